@@ -1,0 +1,1 @@
+//! Credentials to principal, principal and action to verdict.

@@ -1,0 +1,1 @@
+//! Nouns and rules of Anabranch: routing, streams, subscriptions, commands. No I/O, no clock, no randomness.

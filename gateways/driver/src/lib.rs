@@ -1,0 +1,1 @@
+//! Sockets, timers, write batching and back-pressure for every gateway.

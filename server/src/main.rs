@@ -1,0 +1,2 @@
+//! The binary: configuration, command line and wiring.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Journal, index, checkpoint, recovery and replication of one shard.

@@ -1,0 +1,1 @@
+//! Whole-system tests with clients nobody here wrote.
