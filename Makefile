@@ -1,0 +1,42 @@
+# What is run often. Everything else is plain cargo.
+CARGO ?= cargo
+DATA ?= ./data
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: run build test torture sim bench fmt clippy doc
+
+## Build a release and start one node with its data in ./data.
+run: build
+	@exec $(TARGET)/release/anabranch serve --data $(DATA) $(ARGS)
+
+build:
+	$(CARGO) build --release --locked -p anabranch
+
+## Install what the tests need when it is missing, then run every test.
+test:
+	tests/setup.sh
+	CARGO="$(CARGO)" tests/run.sh
+
+## The crash loop with 50 rounds instead of 10, and the simulation with fresh seeds.
+torture:
+	tests/setup.sh
+	ANABRANCH_KILL_ROUNDS=50 CARGO="$(CARGO)" tests/run.sh -p anabranch-tests --test kill_loop
+	$(MAKE) sim SEEDS=200
+
+## The seeded simulation of a node over a disk that crashes, tears and loses writes.
+sim:
+	ANABRANCH_SIM_SEEDS=$(or $(SEEDS),50) $(CARGO) test --release --locked -p anabranch-store --test sim -- --nocapture
+
+## Beside Mosquitto and RabbitMQ, in one interleaved run; see bench/README.md.
+bench:
+	$(CARGO) build --release --locked -p anabranch -p anabranch-bench
+	$(TARGET)/release/anabranch-bench $(ARGS)
+
+fmt:
+	$(CARGO) fmt --all
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
