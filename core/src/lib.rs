@@ -1,1 +1,14 @@
-//! Nouns and rules of Anabranch: routing, streams, subscriptions, commands. No I/O, no clock, no randomness.
+//! Nouns and rules of Anabranch: messages, routing, streams, subscriptions, sessions, commands and
+//! their deterministic `apply`.
+//!
+//! Owns: everything every protocol shares. All arrows of the workspace point here.
+//! Never: opens a file or a socket, reads a clock, makes up randomness, names a protocol.
+//! Next: `gateway.rs` (the contract of a protocol), then `docs/ARCHITECTURE.md`.
+
+pub mod address;
+pub mod authority;
+pub mod error;
+pub mod gateway;
+pub mod id;
+pub mod message;
+pub mod properties;

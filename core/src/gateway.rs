@@ -1,0 +1,610 @@
+//! The contract between a gateway (a protocol as pure code) and the rest of the broker.
+//!
+//! A [`Gateway`] makes a [`Connection`] for every accepted socket. A connection is a value fed with
+//! [`Input`]s; it answers by filling [`Outputs`]: bytes to send, [`Command`]s to ask, a close. The
+//! driver owns sockets and clocks; it feeds a whole read's worth at a time, submits all commands of a
+//! wake-up as one batch and writes with one system call.
+//!
+//! What a connection may rely on:
+//! - Commands of one connection take effect in the order they were put into `Outputs`, for everything
+//!   that concerns one stream, exchange or session. Publishes to one stream keep their order.
+//! - Every command with a token other than [`Token::NONE`] is answered once: publishes by
+//!   [`Answer::Published`] (ranges of consecutive tokens may be coalesced, independent ranges come in
+//!   any order), everything else by [`Answer::Done`]. [`Answer::Returned`] comes before the
+//!   `Published` of its token. **Invariant:** a `Published { Routed }` comes only after the durability
+//!   class of every destination is satisfied; a publish with no durable destination is answered at once.
+//! - After `Done` of an `OpenSession` or `Consume`, deliveries may follow; never before.
+//! - Answers and deliveries never arrive re-entrantly: always as a later `Input`.
+//! - After [`Outputs::close`] was set, or [`Input::Closed`] was handled, nothing more is fed. The broker
+//!   then detaches its consumers (unsettled deliveries go back), deletes its exclusive streams and closes
+//!   its session by itself; the connection need not ask for it.
+//!
+//! Owns: these traits and enums.
+//! Never: a protocol's packets; sockets.
+//! Next: `message.rs`, `properties.rs`, `error.rs`; then one gateway's `connection.rs`.
+
+use crate::address::TopicFilter;
+use crate::authority::Principal;
+use crate::error::{ErrorKind, Refusal};
+use crate::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token};
+use crate::message::{Message, OriginTag, Quality};
+use crate::properties::{PropertyCodec, Value};
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One protocol. Registered by `server/`, shared by all workers.
+pub trait Gateway: Send + Sync {
+    /// Short name: configuration section `[gateway.<name>]`, `protocol` in rules, metrics label.
+    fn name(&self) -> &'static str;
+    /// The persisted number of messages that came in by it; not 0.
+    fn tag(&self) -> OriginTag;
+    /// Its conversion to neutral properties.
+    fn codec(&self) -> Arc<dyn PropertyCodec>;
+    /// A connection for an accepted socket; called on the worker it is pinned to.
+    fn accept(&self, seat: Seat) -> Box<dyn Connection>;
+}
+
+/// What a connection knows of itself from the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    /// Its id, for [`Message::publisher`].
+    pub id: ConnectionId,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// The time of acceptance.
+    pub now: Now,
+    /// Seed for names and ids it makes up; different for each connection.
+    pub seed: u64,
+}
+
+/// A protocol's state machine for one socket. Pure: no I/O, no clock, no randomness.
+pub trait Connection {
+    /// Takes an input, fills `out`. Never panics, whatever the peer sent.
+    fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Outputs);
+    /// When it wants [`Input::Timeout`], if ever; asked after every `handle`. May fire late, never early.
+    fn poll_timeout(&self) -> Option<MonotonicMs>;
+    /// What the console shows of it.
+    fn view(&self) -> ConnectionView;
+}
+
+/// What is fed to a connection.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// All bytes of one read. The connection consumes all of them (it keeps a partial packet itself).
+    Bytes(Bytes),
+    /// Answers to its commands and notices; it drains the list.
+    Answers(&'a mut Vec<Answer>),
+    /// Deliveries to its consumers, in order per consumer; it drains the list. The broker hands out
+    /// more only after these were handled, so what is unsent is bounded.
+    Deliveries(&'a mut Vec<Delivery>),
+    /// The time of [`Connection::poll_timeout`] has come.
+    Timeout,
+    /// The peer closed or the socket failed. Only commands are taken from the outputs now.
+    Closed,
+    /// The broker ends the connection: say so in the protocol's words and set [`Outputs::close`].
+    Stop(StopReason),
+}
+
+/// Why the broker ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The node shuts down.
+    Shutdown,
+    /// An operator closed it.
+    Kicked,
+    /// Another connection took its session over.
+    TakenOver,
+    /// Its user was deleted or may not connect any more.
+    Unauthorised,
+    /// It does not read what it is sent, past the limit.
+    SlowReader,
+    /// It did not log in in time.
+    LoginTimeout,
+}
+
+/// Where a connection puts what it wants done. Owned and reused by the driver.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// Bytes for the peer.
+    pub send: SendBuffer,
+    /// What it asks of the broker, in order.
+    pub commands: Vec<Command>,
+    /// Set to end the connection after what is in `send` was written.
+    pub close: Option<Close>,
+}
+
+/// The end of a connection, for the log: once, with who and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Close {
+    /// Who ended it.
+    pub by: ClosedBy,
+    /// One sentence.
+    pub why: Cow<'static, str>,
+}
+
+/// Who ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClosedBy {
+    /// The peer, in the protocol's orderly way.
+    Peer,
+    /// The peer broke the protocol; it was told so where the protocol can.
+    PeerFault,
+    /// We refused it.
+    Refused,
+    /// We broke or shut down.
+    Us,
+}
+
+/// Bytes to send: small parts gathered in one buffer, large ones kept as they are.
+#[derive(Debug, Default)]
+pub struct SendBuffer {
+    chunks: VecDeque<Bytes>,
+    tail: BytesMut,
+}
+
+impl SendBuffer {
+    /// Payloads of at most this many bytes are cheaper to copy than to send as a piece of their own.
+    pub const COPY_BYTES_MAX: usize = 1024;
+
+    /// The buffer that small parts are appended to.
+    pub fn tail(&mut self) -> &mut BytesMut {
+        &mut self.tail
+    }
+
+    /// Appends a payload: copied when small, else by reference.
+    pub fn put_payload(&mut self, payload: &Bytes) {
+        if payload.len() <= Self::COPY_BYTES_MAX {
+            self.tail.extend_from_slice(payload);
+        } else {
+            if !self.tail.is_empty() {
+                self.chunks.push_back(self.tail.split().freeze());
+            }
+            self.chunks.push_back(payload.clone());
+        }
+    }
+
+    /// Takes all pieces, in order, appending them to `to`.
+    pub fn drain_into(&mut self, to: &mut VecDeque<Bytes>) {
+        to.append(&mut self.chunks);
+        if !self.tail.is_empty() {
+            to.push_back(self.tail.split().freeze());
+        }
+    }
+
+    /// The only piece, when everything is in one small buffer: for a driver that writes it in place and
+    /// then calls [`SendBuffer::consume_tail`]. `None` when there are other pieces.
+    pub fn single(&self) -> Option<&[u8]> {
+        self.chunks.is_empty().then_some(&self.tail[..])
+    }
+
+    /// Drops the first `count` bytes of the tail after a write of [`SendBuffer::single`].
+    pub fn consume_tail(&mut self, count: usize) {
+        if count >= self.tail.len() {
+            self.tail.clear();
+        } else {
+            let _ = self.tail.split_to(count);
+        }
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.tail.is_empty()
+    }
+
+    /// All bytes in one piece: for tests.
+    pub fn take_all(&mut self) -> Vec<u8> {
+        let mut pieces = VecDeque::new();
+        self.drain_into(&mut pieces);
+        pieces
+            .iter()
+            .flat_map(|piece| piece.iter().copied())
+            .collect()
+    }
+}
+
+/// What a connection may ask. Names are in its vhost (see [`Command::Enter`]).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Check credentials; answered by [`Reply::Principal`] or `BadCredentials` / `AccessRefused`.
+    Login {
+        /// Answered by this.
+        token: Token,
+        /// Absent: anonymous.
+        user: Option<Arc<str>>,
+        /// Absent: none given.
+        secret: Option<Bytes>,
+        /// Client identifier where the protocol has one; else empty.
+        client_id: Arc<str>,
+    },
+    /// Enter a vhost; all later commands are in it. Checks `connect`. `NotFound` when there is none.
+    Enter {
+        /// Answered by this, [`Reply::Done`].
+        token: Token,
+        /// Its name, `/` by default.
+        vhost: Arc<str>,
+    },
+    /// Publish. Answered by [`Answer::Published`] when the token is not [`Token::NONE`].
+    Publish {
+        /// Consecutive tokens for consecutive publishes let answers be coalesced.
+        token: Token,
+        /// Answer [`Answer::Returned`] when no stream takes it.
+        mandatory: bool,
+        /// The message, complete.
+        message: Arc<Message>,
+    },
+    /// Declare an exchange. [`Reply::Done`], `Inequivalent`, `AccessRefused`, `NotFound` (passive).
+    DeclareExchange {
+        /// Answered by this.
+        token: Token,
+        /// What.
+        declare: ExchangeDeclare,
+    },
+    /// Delete an exchange; a missing one is [`Reply::Done`] too.
+    DeleteExchange {
+        /// Answered by this.
+        token: Token,
+        /// Its name.
+        name: Arc<str>,
+        /// Only when nothing is bound to it (`InUse`).
+        if_unused: bool,
+    },
+    /// Declare a queue. Answered by [`Reply::Stream`].
+    DeclareStream {
+        /// Answered by this.
+        token: Token,
+        /// What.
+        declare: StreamDeclare,
+    },
+    /// Delete a queue. Answered by [`Reply::Count`] of messages deleted; 0 when there was no queue.
+    DeleteStream {
+        /// Answered by this.
+        token: Token,
+        /// Its name.
+        name: Arc<str>,
+        /// Only without consumers (`InUse`).
+        if_unused: bool,
+        /// Only without messages (`NotEmpty`).
+        if_empty: bool,
+    },
+    /// Remove all ready messages. Answered by [`Reply::Count`].
+    Purge {
+        /// Answered by this.
+        token: Token,
+        /// Queue name.
+        stream: Arc<str>,
+    },
+    /// Bind a queue to an exchange. [`Reply::Done`]; the same binding twice is one.
+    Bind {
+        /// Answered by this.
+        token: Token,
+        /// What.
+        binding: BindingSpec,
+    },
+    /// Undo a binding; a missing one is [`Reply::Done`] too.
+    Unbind {
+        /// Answered by this.
+        token: Token,
+        /// What.
+        binding: BindingSpec,
+    },
+    /// Attach a consumer to a queue. [`Reply::Done`], `SecondConsumer`, `Locked`, `NotFound`.
+    Consume {
+        /// Answered by this.
+        token: Token,
+        /// How.
+        consume: Consume,
+    },
+    /// Detach a consumer; what it has unsettled stays with it until settled or the connection ends.
+    /// [`Reply::Done`] always; no delivery follows the answer.
+    Cancel {
+        /// Answered by this.
+        token: Token,
+        /// Which.
+        consumer: ConsumerTag,
+    },
+    /// Change how many unsettled deliveries a consumer may hold; `u32::MAX` is no limit.
+    SetCredit {
+        /// Which.
+        consumer: ConsumerTag,
+        /// The new limit, not an addition.
+        credit: u32,
+    },
+    /// Take one message. Answered by [`Reply::Got`]. The delivery's consumer is `consumer`; settle it by
+    /// that tag (it need not be attached; use one tag per channel for this).
+    Get {
+        /// Answered by this.
+        token: Token,
+        /// Queue name.
+        stream: Arc<str>,
+        /// The tag its settlement will name.
+        consumer: ConsumerTag,
+        /// Settled by being handed out.
+        presettled: bool,
+    },
+    /// Settle deliveries of a consumer. No answer.
+    Settle {
+        /// Whose; for `Get` the tag given there.
+        consumer: ConsumerTag,
+        /// First offset.
+        first: Offset,
+        /// Last offset, included. Every offset between must have been delivered to this consumer (all of
+        /// one stream) and be unsettled: coalesce dense runs only.
+        last: Offset,
+        /// How.
+        outcome: Outcome,
+    },
+    /// Open or resume a session; its connection then gets its deliveries. Answered by
+    /// [`Reply::Session`]. A live connection of the same client is stopped by [`StopReason::TakenOver`].
+    OpenSession {
+        /// Answered by this.
+        token: Token,
+        /// How.
+        session: SessionOpen,
+    },
+    /// Change how long the session outlives its connection (orderly disconnect). No answer.
+    SetSessionExpiry {
+        /// Seconds after the connection ends; `u32::MAX` never; 0 at once.
+        expiry_s: u32,
+    },
+    /// Bind the session to filters. Answered by [`Reply::Subscribed`], one result per filter in order.
+    Subscribe {
+        /// Answered by this.
+        token: Token,
+        /// What.
+        filters: Vec<FilterSpec>,
+    },
+    /// Undo such bindings. Answered by [`Reply::Unsubscribed`], one per filter: whether it existed.
+    Unsubscribe {
+        /// Answered by this.
+        token: Token,
+        /// Which.
+        filters: Vec<TopicFilter>,
+    },
+}
+
+/// How a delivery ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Taken: it leaves the stream.
+    Accepted,
+    /// Back to its original place, for anyone, flagged as redelivered.
+    Released,
+    /// Not wanted: it leaves the stream (to the dead-letter exchange where there is one).
+    Rejected,
+}
+
+/// An exchange to declare.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExchangeDeclare {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How it routes; ignored when passive. An unknown kind is the gateway's to refuse.
+    pub kind: ExchangeKind,
+    /// Only check that it is there.
+    pub passive: bool,
+    /// Outlives the node.
+    pub durable: bool,
+    /// Goes when its last binding goes.
+    pub auto_delete: bool,
+    /// Clients may not publish to it.
+    pub internal: bool,
+    /// As the client gave them; compared at redeclaration.
+    pub arguments: Vec<(Bytes, Value)>,
+}
+
+/// How an exchange routes. Persisted numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum ExchangeKind {
+    /// By equal key.
+    Direct = 0,
+    /// To every binding.
+    Fanout = 1,
+    /// By filter.
+    Topic = 2,
+    /// By headers.
+    Headers = 3,
+}
+
+/// A queue to declare.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamDeclare {
+    /// Its name; the gateway makes one up where a client may leave it out.
+    pub name: Arc<str>,
+    /// Only check that it is there.
+    pub passive: bool,
+    /// Outlives the node; else it lives in memory.
+    pub durable: bool,
+    /// Only this connection may use it; it goes when the connection ends.
+    pub exclusive: bool,
+    /// Goes when its last consumer goes.
+    pub auto_delete: bool,
+    /// As the client gave them; compared at redeclaration. The gateway refuses by name what core does
+    /// not do (`BadRequest` / `NotSupported`).
+    pub arguments: Vec<(Bytes, Value)>,
+}
+
+/// A binding of an exchange to a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BindingSpec {
+    /// From.
+    pub exchange: Arc<str>,
+    /// To, a queue.
+    pub stream: Arc<str>,
+    /// The key in canonical form: an address for direct, a filter for topic.
+    pub filter: TopicFilter,
+    /// For headers exchanges; part of the binding's identity everywhere.
+    pub arguments: Vec<(Bytes, Value)>,
+}
+
+/// A consumer to attach.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Consume {
+    /// What the connection calls it; not in use.
+    pub consumer: ConsumerTag,
+    /// Queue name.
+    pub stream: Arc<str>,
+    /// No one beside it.
+    pub exclusive: bool,
+    /// Settled by being handed out.
+    pub presettled: bool,
+    /// How many unsettled deliveries it may hold; `u32::MAX` is no limit.
+    pub credit: u32,
+    /// Higher is served first.
+    pub priority: i32,
+    /// Not what this same connection published.
+    pub no_local: bool,
+}
+
+/// A session to open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionOpen {
+    /// Unique in the vhost.
+    pub client_id: Arc<str>,
+    /// Forget an earlier session first.
+    pub clean_start: bool,
+    /// Seconds it outlives its connection; `u32::MAX` never ends; 0 ends with it.
+    pub expiry_s: u32,
+    /// What the connection calls its deliveries.
+    pub consumer: ConsumerTag,
+    /// How many deliveries above [`Quality::AtMostOnce`] it may hold unsettled.
+    pub credit: u32,
+}
+
+/// A filter of a session, with what it asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterSpec {
+    /// Which addresses.
+    pub filter: TopicFilter,
+    /// The most it wants; a delivery has the lower of this and the publisher's.
+    pub quality: Quality,
+    /// Not what this same connection published.
+    pub no_local: bool,
+    /// Keep the publisher's retain flag on live messages.
+    pub retain_as_published: bool,
+    /// A number of the subscriber's, handed back with each delivery; 0 is none.
+    pub identifier: u32,
+}
+
+/// What a connection is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Publishes `first..=last` (consecutive tokens) are finished, all alike.
+    Published {
+        /// First token.
+        first: Token,
+        /// Last token, included.
+        last: Token,
+        /// How.
+        outcome: PublishOutcome,
+    },
+    /// A mandatory message that no stream took; its `Published` follows.
+    Returned {
+        /// Of the publish.
+        token: Token,
+        /// As it was published.
+        message: Arc<Message>,
+    },
+    /// A command is finished.
+    Done {
+        /// Of the command.
+        token: Token,
+        /// How.
+        result: Result<Reply, Refusal>,
+    },
+    /// The broker detached a consumer: its queue is gone or its right was lost.
+    Ended {
+        /// Which.
+        consumer: ConsumerTag,
+        /// Why.
+        why: Refusal,
+    },
+    /// The broker stops (`Some`, with the reason) or resumes (`None`) taking publishes.
+    Blocked(Option<&'static str>),
+}
+
+/// How a publish ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublishOutcome {
+    /// At least one stream took it, as durable as that stream asks.
+    Routed,
+    /// No stream wanted it; that is no error.
+    Unroutable,
+    /// It was not taken.
+    Refused(ErrorKind),
+}
+
+/// What a finished command brings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Nothing more to say.
+    Done,
+    /// Logged in.
+    Principal(Arc<Principal>),
+    /// A queue is there.
+    Stream {
+        /// Messages ready.
+        ready: u64,
+        /// Consumers attached.
+        consumers: u32,
+    },
+    /// How many messages.
+    Count(u64),
+    /// The answer to `Get`.
+    Got {
+        /// The message, if there was one.
+        delivery: Option<Delivery>,
+        /// Messages ready after it.
+        ready: u64,
+    },
+    /// A session is open.
+    Session {
+        /// An earlier one was resumed: its filters and unsettled deliveries are there (they come again
+        /// first, in order, with `attempt` above 1).
+        present: bool,
+    },
+    /// Per filter: the quality granted, or why not.
+    Subscribed(Vec<Result<Quality, Refusal>>),
+    /// Per filter: whether it existed.
+    Unsubscribed(Vec<bool>),
+}
+
+/// A message handed to one consumer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// To whom.
+    pub consumer: ConsumerTag,
+    /// Its place in the stream: names it when settling. Dense per stream, so a gateway may derive its
+    /// own delivery ids from it.
+    pub offset: Offset,
+    /// 1 for the first try.
+    pub attempt: u32,
+    /// As granted to this subscriber. Sessions: `AtMostOnce` is settled by being handed out.
+    pub quality: Quality,
+    /// The retain flag this subscriber shall see.
+    pub retain: bool,
+    /// The subscriber's number of the matching filter; 0 is none.
+    pub identifier: u32,
+    /// The message.
+    pub message: Arc<Message>,
+}
+
+/// A row of the console's connection page, supplied by the gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionView {
+    /// Gateway name and version of the protocol, such as `x 1.0`.
+    pub protocol: String,
+    /// User; empty before login or when anonymous.
+    pub user: String,
+    /// Client identifier or the client's own name; may be empty.
+    pub client: String,
+    /// Vhost; empty before it is entered.
+    pub vhost: String,
+    /// Further facts as name and value, shown as they are.
+    pub facts: Vec<(&'static str, String)>,
+}

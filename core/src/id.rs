@@ -1,0 +1,191 @@
+//! Identifiers and units: newtypes for everything that would otherwise be a bare number.
+//!
+//! Owns: the number types that cross module boundaries, each with its unit in its name or its docs.
+//! Never: arithmetic rules of a domain (those live with the domain).
+//! Next: `address.rs` (names), `message.rs` (the unit that flows).
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A namespace. Persisted.
+    VhostId(u32)
+);
+id!(
+    /// An exchange, unique in the whole cluster and never reused. Persisted.
+    ExchangeId(u32)
+);
+id!(
+    /// A stream, unique in the whole cluster and never reused. Persisted.
+    ///
+    /// The upper 16 bits say who numbered it: [`StreamId::REGISTRY`] for streams that metadata
+    /// registered, else the shard that opened a session (see [`StreamId::of_session`]).
+    StreamId(u64)
+);
+id!(
+    /// A shard: one replicated group, or one volatile shard of a node. Not persisted for volatile ones.
+    ShardId(u16)
+);
+id!(
+    /// A place in a stream; dense from 0. Persisted.
+    Offset(u64)
+);
+id!(
+    /// A byte place in a shard's journal, the same on every replica. Persisted.
+    Position(u64)
+);
+id!(
+    /// The consensus index of a frame. Persisted.
+    LogIndex(u64)
+);
+id!(
+    /// The consensus term of a frame. Persisted.
+    Term(u64)
+);
+id!(
+    /// A sender of publishes to a shard: one per worker and incarnation. Persisted in records.
+    Lane(u64)
+);
+id!(
+    /// The number of a publish in its lane; dense from 1. Persisted in records.
+    Sequence(u64)
+);
+id!(
+    /// Fencing counter of a session, bumped at takeover. Persisted.
+    Epoch(u64)
+);
+id!(
+    /// A live connection, unique in a node's lifetime. The upper 16 bits are its [`WorkerId`].
+    ConnectionId(u64)
+);
+id!(
+    /// A worker thread of this node.
+    WorkerId(u16)
+);
+id!(
+    /// What a connection calls one of its own questions; chosen by the connection, never 0 for a
+    /// question that wants an answer.
+    Token(u64)
+);
+id!(
+    /// What a connection calls one of its own consumers; chosen by the connection.
+    ConsumerTag(u32)
+);
+id!(
+    /// Milliseconds since the Unix epoch, UTC. In `apply` it is the leader's stamp, else a node's clock.
+    UnixMs(u64)
+);
+id!(
+    /// Milliseconds of a clock that never jumps (keep-alive, heartbeats). Its zero means nothing.
+    MonotonicMs(u64)
+);
+
+impl StreamId {
+    /// Upper 16 bits of streams that metadata numbers.
+    pub const REGISTRY: u16 = u16::MAX;
+
+    /// A stream numbered by metadata.
+    pub fn of_registry(counter: u64) -> StreamId {
+        StreamId((u64::from(Self::REGISTRY) << 48) | (counter & 0xFFFF_FFFF_FFFF))
+    }
+
+    /// The stream of a session that `shard` opened as its `counter`-th.
+    pub fn of_session(shard: ShardId, counter: u64) -> StreamId {
+        StreamId((u64::from(shard.0) << 48) | (counter & 0xFFFF_FFFF_FFFF))
+    }
+
+    /// Whether a shard numbered it for a session, rather than metadata for a name.
+    pub fn is_session(self) -> bool {
+        (self.0 >> 48) as u16 != Self::REGISTRY
+    }
+}
+
+impl ShardId {
+    /// Volatile shards have the upper bit set: one per worker of a node.
+    pub fn volatile(worker: WorkerId) -> ShardId {
+        ShardId(0x8000 | worker.0)
+    }
+
+    /// Whether it keeps its streams in memory only, gone with the node's incarnation.
+    pub fn is_volatile(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+}
+
+impl ConnectionId {
+    /// The `counter`-th connection of a worker.
+    pub fn new(worker: WorkerId, counter: u64) -> ConnectionId {
+        ConnectionId((u64::from(worker.0) << 48) | (counter & 0xFFFF_FFFF_FFFF))
+    }
+
+    /// The worker it is pinned to.
+    pub fn worker(self) -> WorkerId {
+        WorkerId((self.0 >> 48) as u16)
+    }
+}
+
+impl Token {
+    /// "No answer wanted."
+    pub const NONE: Token = Token(0);
+}
+
+/// What the clocks say, handed in with every input: core and gateways never read one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// For intervals: keep-alive, heartbeats, timeouts.
+    pub monotonic: MonotonicMs,
+    /// For absolute times: expiry, time stamps.
+    pub unix: UnixMs,
+}
+
+impl MonotonicMs {
+    /// This time plus `ms` milliseconds.
+    pub fn after(self, ms: u64) -> MonotonicMs {
+        MonotonicMs(self.0.saturating_add(ms))
+    }
+}
+
+impl UnixMs {
+    /// This time plus `ms` milliseconds.
+    pub fn after(self, ms: u64) -> UnixMs {
+        UnixMs(self.0.saturating_add(ms))
+    }
+}
+
+impl Offset {
+    /// The next place.
+    pub fn next(self) -> Offset {
+        Offset(self.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_id_says_who_numbered_it() {
+        assert!(!StreamId::of_registry(7).is_session());
+        assert!(StreamId::of_session(ShardId(3), 7).is_session());
+        assert!(StreamId::of_session(ShardId::volatile(WorkerId(1)), 7).is_session());
+    }
+
+    #[test]
+    fn a_connection_knows_its_worker() {
+        assert_eq!(ConnectionId::new(WorkerId(5), 99).worker(), WorkerId(5));
+    }
+}
