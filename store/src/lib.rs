@@ -1,1 +1,4 @@
 //! Journal, index, checkpoint, recovery and replication of one shard.
+
+pub mod clock;
+pub mod disk;

@@ -1,0 +1,207 @@
+//! The file system of the machine.
+//!
+//! Owns: `pwritev`, `pread`, `fdatasync`, `fallocate`, `flock`. Never buffers: what returned from
+//! `sync` is on stable storage as far as the kernel says. Read next: [`crate::journal::writer`].
+
+use super::{Disk, DiskFile, DiskLock, zero_range};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, statvfs};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Slices given to the kernel in one call; the limit of Linux (`IOV_MAX`) is 1024.
+const MAX_SLICES: usize = 1024;
+
+/// The real file system.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(
+            OpenOptions::new().read(true).write(true).open(path)?,
+        )))
+    }
+
+    fn create_zeroed(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        let written = allocate_and_zero(file, len);
+        if written.is_err() {
+            let _ = fs::remove_file(path);
+        }
+        written
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                if let Ok(name) = entry.file_name().into_string() {
+                    names.push(name);
+                }
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)?;
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.sync_dir(parent)?;
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        if let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno == rustix::io::Errno::WOULDBLOCK {
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder);
+                let message = format!("held by process {}", holder.trim());
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
+            }
+            return Err(errno.into());
+        }
+        file.set_len(0)?;
+        write!(file, "{}", std::process::id())?;
+        Ok(Box::new(RealLock { _file: file }))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = statvfs(dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+    // Reserving first tells a full disk before any byte is written; a file system that cannot
+    // reserve is served by the zeros alone.
+    match fallocate(&file, FallocateFlags::empty(), 0, len) {
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let file = RealFile(file);
+    zero_range(&file, 0, len)?;
+    file.0.sync_all()?;
+    Ok(Arc::new(file))
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn write_at(&self, slices: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        let mut rest = slices;
+        while !rest.is_empty() {
+            let now = rest.len().min(MAX_SLICES);
+            let written = match rustix::io::pwritev(&self.0, &rest[..now], offset) {
+                Ok(0) if rest[..now].iter().all(|slice| slice.is_empty()) => {
+                    rest = &mut rest[now..];
+                    continue;
+                }
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            offset += written as u64;
+            IoSlice::advance_slices(&mut rest, written);
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(fdatasync(&self.0)?)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
+
+#[derive(Debug)]
+struct RealLock {
+    _file: File,
+}
+
+impl DiskLock for RealLock {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::write_all_at;
+
+    #[test]
+    fn a_gathered_write_is_read_back_across_many_slices() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk
+            .create_zeroed(&dir.path().join("f"), 64 * 1024)
+            .unwrap();
+        let parts: Vec<Vec<u8>> = (0..3000u32)
+            .map(|n| n.to_le_bytes()[..(n % 5) as usize % 4].to_vec())
+            .collect();
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        file.write_at(&mut slices, 17).unwrap();
+        file.sync().unwrap();
+        let expected = parts.concat();
+        let mut read = vec![0; expected.len()];
+        file.read_at(&mut read, 17).unwrap();
+        assert_eq!(read, expected);
+        assert_eq!(file.len().unwrap(), 64 * 1024);
+    }
+
+    #[test]
+    fn a_second_lock_is_refused_and_names_the_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = RealDisk.lock(&path).unwrap();
+        let refused = RealDisk.lock(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert!(
+            refused
+                .to_string()
+                .contains(&std::process::id().to_string())
+        );
+        drop(held);
+        RealDisk.lock(&path).unwrap();
+    }
+
+    #[test]
+    fn reading_past_the_end_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk.create_zeroed(&dir.path().join("f"), 8).unwrap();
+        write_all_at(&*file, b"12345678", 0).unwrap();
+        let error = file.read_at(&mut [0; 4], 6).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,549 @@
+//! A seeded disk in memory that behaves as badly as a real one may.
+//!
+//! Owns: what is volatile and what is stable, the faults that a test asks for, and what is left
+//! after a crash. Never random by itself: the same seed and the same calls give the same bytes.
+//! Read next: [`super::real`], and the simulation tests of the store.
+//!
+//! Model: a write reaches the page cache at once; each 512-byte sector of it is stable after
+//! `sync`, and after a crash an unsynced sector is kept or lost by a throw of the dice (so a write
+//! tears). A created, renamed or removed name is stable after `sync_dir`; a crash keeps a random
+//! prefix of the changes not yet synced.
+
+use super::{Disk, DiskFile, DiskLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Unit of tearing, in bytes.
+pub const SECTOR_BYTES: usize = 512;
+
+/// Faults to inject. The default has none.
+#[derive(Debug, Default, Clone)]
+pub struct Faults {
+    /// Writes fail once this many more have succeeded.
+    pub fail_write_after: Option<u64>,
+    /// Syncs of files fail once this many more have succeeded.
+    pub fail_sync_after: Option<u64>,
+    /// One sync in this many reports success without making anything stable; 0 = never.
+    pub lose_one_sync_in: u64,
+    /// Bytes that all files together may occupy; creating beyond gives `StorageFull`.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// Calls that the disk served.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SimStats {
+    /// Writes that succeeded.
+    pub writes: u64,
+    /// Syncs of files that succeeded or pretended to.
+    pub syncs: u64,
+    /// Syncs that only pretended.
+    pub lost_syncs: u64,
+}
+
+/// The disk; clones share it. After [`SimDisk::crash`] every file opened before is dead.
+#[derive(Debug, Clone)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: u64,
+    life: u64,
+    next_inode: u64,
+    inodes: BTreeMap<u64, Inode>,
+    names: BTreeMap<PathBuf, u64>,
+    stable_names: BTreeMap<PathBuf, u64>,
+    pending: Vec<NameChange>,
+    locks: BTreeSet<PathBuf>,
+    faults: Faults,
+    stats: SimStats,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Inode {
+    now: Vec<u8>,
+    stable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+}
+
+#[derive(Debug, Clone)]
+enum NameChange {
+    Link(PathBuf, u64),
+    Rename(PathBuf, PathBuf),
+    Unlink(PathBuf),
+}
+
+impl SimDisk {
+    /// An empty disk whose dice start at `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State {
+                random: seed,
+                life: 0,
+                next_inode: 1,
+                inodes: BTreeMap::new(),
+                names: BTreeMap::new(),
+                stable_names: BTreeMap::new(),
+                pending: Vec::new(),
+                locks: BTreeSet::new(),
+                faults: Faults::default(),
+                stats: SimStats::default(),
+            })),
+        }
+    }
+
+    /// Replaces the faults to inject.
+    pub fn set_faults(&self, faults: Faults) {
+        self.lock_state().faults = faults;
+    }
+
+    /// Calls served so far.
+    pub fn stats(&self) -> SimStats {
+        self.lock_state().stats
+    }
+
+    /// Power loss: unsynced sectors and names survive at random, locks end, files opened before
+    /// answer with an error from now on, and the faults are lifted.
+    pub fn crash(&self) {
+        let mut state = self.lock_state();
+        state.life += 1;
+        state.locks.clear();
+        state.faults = Faults::default();
+        let mut names = std::mem::take(&mut state.stable_names);
+        let pending = std::mem::take(&mut state.pending);
+        let keep = state.below(pending.len() as u64 + 1) as usize;
+        for change in &pending[..keep] {
+            apply_change(&mut names, change);
+        }
+        let inodes: Vec<u64> = state.inodes.keys().copied().collect();
+        for number in inodes {
+            if !names.values().any(|kept| *kept == number) {
+                state.inodes.remove(&number);
+                continue;
+            }
+            let dirty = state
+                .inodes
+                .get_mut(&number)
+                .map(|inode| std::mem::take(&mut inode.dirty));
+            for sector in dirty.unwrap_or_default() {
+                let survives = state.below(2) == 0;
+                if let (true, Some(inode)) = (survives, state.inodes.get_mut(&number)) {
+                    inode.settle(sector);
+                }
+            }
+            if let Some(inode) = state.inodes.get_mut(&number) {
+                inode.now = inode.stable.clone();
+            }
+        }
+        state.stable_names = names.clone();
+        state.names = names;
+    }
+
+    /// Flips one bit of a file, on stable storage and in the cache alike.
+    pub fn flip_bit(&self, path: &Path, byte: u64, bit: u8) {
+        let mut state = self.lock_state();
+        let Some(number) = state.names.get(path).copied() else {
+            return;
+        };
+        let Some(inode) = state.inodes.get_mut(&number) else {
+            return;
+        };
+        let at = byte as usize;
+        let mask = 1u8 << (bit % 8);
+        if let Some(slot) = inode.now.get_mut(at) {
+            *slot ^= mask;
+        }
+        if let Some(slot) = inode.stable.get_mut(at) {
+            *slot ^= mask;
+        }
+    }
+
+    /// The bytes of a file as a reader sees them now.
+    pub fn contents(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.lock_state();
+        let number = state.names.get(path)?;
+        state.inodes.get(number).map(|inode| inode.now.clone())
+    }
+
+    /// A number that two disks share exactly when their names and bytes are the same.
+    pub fn fingerprint(&self) -> u64 {
+        let state = self.lock_state();
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut eat = |bytes: &[u8]| {
+            for byte in bytes {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        for (path, number) in &state.names {
+            eat(path.as_os_str().as_encoded_bytes());
+            if let Some(inode) = state.inodes.get(number) {
+                eat(&(inode.now.len() as u64).to_le_bytes());
+                eat(&inode.now);
+            }
+        }
+        hash
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, state: &State, inode: u64) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile {
+            disk: self.clone(),
+            inode,
+            life: state.life,
+        })
+    }
+}
+
+impl State {
+    /// A number below `bound` (which must not be 0) from the dice (splitmix64).
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.inodes
+            .values()
+            .map(|inode| inode.now.len() as u64)
+            .sum()
+    }
+
+    fn change(&mut self, change: NameChange) {
+        apply_change(&mut self.names, &change);
+        self.pending.push(change);
+    }
+}
+
+impl Inode {
+    fn settle(&mut self, sector: usize) {
+        let start = sector * SECTOR_BYTES;
+        let end = (start + SECTOR_BYTES).min(self.now.len());
+        if self.stable.len() < end {
+            self.stable.resize(end, 0);
+        }
+        self.stable[start..end].copy_from_slice(&self.now[start..end]);
+    }
+}
+
+fn apply_change(names: &mut BTreeMap<PathBuf, u64>, change: &NameChange) {
+    match change {
+        NameChange::Link(path, inode) => {
+            names.insert(path.clone(), *inode);
+        }
+        NameChange::Rename(from, to) => {
+            if let Some(inode) = names.remove(from) {
+                names.insert(to.clone(), inode);
+            }
+        }
+        NameChange::Unlink(path) => {
+            names.remove(path);
+        }
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.lock_state();
+        let inode = state
+            .names
+            .get(path)
+            .copied()
+            .ok_or(io::ErrorKind::NotFound)?;
+        Ok(self.file(&state, inode))
+    }
+
+    fn create_zeroed(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.lock_state();
+        if state.names.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if state
+            .faults
+            .capacity_bytes
+            .is_some_and(|capacity| state.used_bytes() + len > capacity)
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let inode = state.next_inode;
+        state.next_inode += 1;
+        let zeros = vec![0; len as usize];
+        state.inodes.insert(
+            inode,
+            Inode {
+                now: zeros.clone(),
+                stable: zeros,
+                dirty: BTreeSet::new(),
+            },
+        );
+        state.change(NameChange::Link(path.to_owned(), inode));
+        Ok(self.file(&state, inode))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        if !state.names.contains_key(from) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        if !state.names.contains_key(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.change(NameChange::Unlink(path.to_owned()));
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let state = self.lock_state();
+        let inside = state.names.keys().filter(|path| path.parent() == Some(dir));
+        Ok(inside
+            .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
+            .collect())
+    }
+
+    fn create_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.pending.clear();
+        state.stable_names = state.names.clone();
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        let mut state = self.lock_state();
+        if !state.locks.insert(path.to_owned()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(SimLock {
+            disk: self.clone(),
+            path: path.to_owned(),
+            life: state.life,
+        }))
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        let state = self.lock_state();
+        let used = state.used_bytes();
+        Ok(state
+            .faults
+            .capacity_bytes
+            .map_or(u64::MAX, |capacity| capacity.saturating_sub(used)))
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+    life: u64,
+}
+
+impl SimFile {
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.disk.lock_state();
+        if state.life != self.life || !state.inodes.contains_key(&self.inode) {
+            return Err(io::Error::other("the simulated machine crashed"));
+        }
+        work(&mut state)
+    }
+}
+
+/// Counts a fault down: `Err` once nothing is left, and for ever after.
+fn count_down(left: &mut Option<u64>, what: &str) -> io::Result<()> {
+    match left {
+        Some(0) => Err(io::Error::other(format!("injected {what} failure"))),
+        Some(more) => {
+            *more -= 1;
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+impl DiskFile for SimFile {
+    fn write_at(&self, slices: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.with(|state| {
+            count_down(&mut state.faults.fail_write_after, "write")?;
+            let total: usize = slices.iter().map(|slice| slice.len()).sum();
+            let start = offset as usize;
+            let capacity = state.faults.capacity_bytes;
+            let used = state.used_bytes();
+            let inode = state.inodes.entry(self.inode).or_default();
+            let grown = (start + total).saturating_sub(inode.now.len()) as u64;
+            if grown > 0 && capacity.is_some_and(|capacity| used + grown > capacity) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            if inode.now.len() < start + total {
+                inode.now.resize(start + total, 0);
+            }
+            let mut at = start;
+            for slice in slices.iter() {
+                inode.now[at..at + slice.len()].copy_from_slice(slice);
+                at += slice.len();
+            }
+            if total > 0 {
+                inode
+                    .dirty
+                    .extend(start / SECTOR_BYTES..=(start + total - 1) / SECTOR_BYTES);
+            }
+            state.stats.writes += 1;
+            Ok(())
+        })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(|state| {
+            let inode = state.inodes.entry(self.inode).or_default();
+            let start = offset as usize;
+            let bytes = inode
+                .now
+                .get(start..start + buf.len())
+                .ok_or(io::ErrorKind::UnexpectedEof)?;
+            buf.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(|state| {
+            count_down(&mut state.faults.fail_sync_after, "sync")?;
+            state.stats.syncs += 1;
+            let one_in = state.faults.lose_one_sync_in;
+            if one_in > 0 && state.below(one_in) == 0 {
+                state.stats.lost_syncs += 1;
+                return Ok(());
+            }
+            let inode = state.inodes.entry(self.inode).or_default();
+            for sector in std::mem::take(&mut inode.dirty) {
+                inode.settle(sector);
+            }
+            Ok(())
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.with(|state| Ok(state.inodes.entry(self.inode).or_default().now.len() as u64))
+    }
+}
+
+#[derive(Debug)]
+struct SimLock {
+    disk: SimDisk,
+    path: PathBuf,
+    life: u64,
+}
+
+impl DiskLock for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut state = self.disk.lock_state();
+        if state.life == self.life {
+            state.locks.remove(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::write_all_at;
+
+    fn path(name: &str) -> PathBuf {
+        Path::new("d").join(name)
+    }
+
+    #[test]
+    fn synced_bytes_survive_a_crash_and_unsynced_sectors_tear() {
+        let mut torn = 0;
+        for seed in 0..32 {
+            let disk = SimDisk::new(seed);
+            let file = disk.create_zeroed(&path("f"), 4096).unwrap();
+            disk.sync_dir(Path::new("d")).unwrap();
+            write_all_at(&*file, &[1; 2048], 0).unwrap();
+            file.sync().unwrap();
+            write_all_at(&*file, &[2; 2048], 2048).unwrap();
+            disk.crash();
+            assert!(file.sync().is_err(), "a file of the life before is dead");
+            let bytes = disk.contents(&path("f")).unwrap();
+            assert_eq!(bytes[..2048], [1; 2048]);
+            let kept = bytes[2048..].iter().filter(|byte| **byte == 2).count();
+            assert_eq!(kept % SECTOR_BYTES, 0);
+            torn += usize::from(kept > 0 && kept < 2048);
+        }
+        assert!(torn > 0, "no write tore in 32 seeds");
+    }
+
+    #[test]
+    fn names_need_a_directory_sync() {
+        let survived = (0..32).filter(|seed| {
+            let disk = SimDisk::new(*seed);
+            disk.create_zeroed(&path("f"), 1).unwrap();
+            disk.crash();
+            disk.open(&path("f")).is_ok()
+        });
+        let survived = survived.count();
+        assert!(
+            survived > 0 && survived < 32,
+            "{survived} of 32 names survived"
+        );
+    }
+
+    #[test]
+    fn faults_happen_when_asked() {
+        let disk = SimDisk::new(1);
+        let file = disk.create_zeroed(&path("f"), 512).unwrap();
+        disk.set_faults(Faults {
+            fail_sync_after: Some(1),
+            fail_write_after: Some(1),
+            ..Faults::default()
+        });
+        write_all_at(&*file, b"x", 0).unwrap();
+        assert!(write_all_at(&*file, b"x", 0).is_err());
+        file.sync().unwrap();
+        assert!(file.sync().is_err());
+        disk.set_faults(Faults {
+            capacity_bytes: Some(600),
+            ..Faults::default()
+        });
+        let full = disk.create_zeroed(&path("g"), 512).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn a_lost_sync_keeps_nothing_stable() {
+        let disk = SimDisk::new(3);
+        let file = disk.create_zeroed(&path("f"), 512 * 64).unwrap();
+        disk.sync_dir(Path::new("d")).unwrap();
+        disk.set_faults(Faults {
+            lose_one_sync_in: 1,
+            ..Faults::default()
+        });
+        write_all_at(&*file, &[7; 512 * 64], 0).unwrap();
+        file.sync().unwrap();
+        disk.crash();
+        assert!(
+            disk.contents(&path("f"))
+                .unwrap()
+                .iter()
+                .any(|byte| *byte == 0)
+        );
+        assert_eq!(disk.stats().lost_syncs, 1);
+    }
+}
