@@ -1,0 +1,73 @@
+"""Publishes numbered QoS 1 messages with paho until the connection is gone.
+
+Arguments: host port name topic window. Each body is "<name> <number>"; every number whose PUBACK
+came is written to stdout as it comes. Leaves with 0 when the broker went away.
+"""
+
+import sys
+import threading
+
+import paho.mqtt.client as mqtt
+
+host, port, name, topic, window = sys.argv[1:6]
+credentials = sys.argv[6:8]
+free = threading.Semaphore(int(window))
+gone = threading.Event()
+connected = threading.Event()
+lock = threading.Lock()
+numbers = {}
+early = set()
+
+
+def confirm(number):
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
+    free.release()
+
+
+def on_publish(_client, _userdata, mid, _reason, _properties):
+    # paho may report the answer before publish() has returned the packet id.
+    with lock:
+        number = numbers.pop(mid, None)
+        if number is None:
+            early.add(mid)
+            return
+    confirm(number)
+
+
+def on_connect(_client, _userdata, _flags, reason, _properties):
+    if reason.is_failure:
+        sys.exit(f"refused: {reason}")
+    connected.set()
+
+
+client = mqtt.Client(
+    mqtt.CallbackAPIVersion.VERSION2,
+    client_id=name,
+    protocol=mqtt.MQTTv5,
+    reconnect_on_failure=False,
+)
+if credentials:
+    client.username_pw_set(*credentials)
+client.max_inflight_messages_set(int(window))
+client.on_publish = on_publish
+client.on_connect = on_connect
+client.on_disconnect = lambda *_: gone.set()
+client.connect(host, int(port), keepalive=30)
+client.loop_start()
+if not connected.wait(20):
+    sys.exit("no CONNACK")
+number = 0
+while not gone.is_set():
+    if not free.acquire(timeout=0.1):
+        continue
+    number += 1
+    info = client.publish(topic, f"{name} {number}", qos=1)
+    with lock:
+        answered = info.mid in early
+        early.discard(info.mid)
+        if not answered:
+            numbers[info.mid] = number
+    if answered:
+        confirm(number)
+print(f"sent {number}", file=sys.stderr)

@@ -1,0 +1,210 @@
+"""paho-mqtt, driven line by line (see agent.py): MQTT 3.1.1 and 5.0."""
+
+import threading
+import time
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from agent import from_bytes, serve, to_bytes
+
+VERSIONS = {"3.1.1": mqtt.MQTTv311, "5": mqtt.MQTTv5}
+
+# JSON name -> paho's attribute, for PUBLISH.
+PUBLISH_PROPERTIES = {
+    "content_type": "ContentType",
+    "response_topic": "ResponseTopic",
+    "expiry_s": "MessageExpiryInterval",
+    "payload_format": "PayloadFormatIndicator",
+}
+
+
+def properties_in(described):
+    """paho's Properties of a PUBLISH from the test's JSON, or None."""
+    if not described:
+        return None
+    properties = Properties(PacketTypes.PUBLISH)
+    for name, attribute in PUBLISH_PROPERTIES.items():
+        if name in described:
+            setattr(properties, attribute, described[name])
+    if "correlation" in described:
+        properties.CorrelationData = to_bytes(described["correlation"])
+    if "user" in described:
+        properties.UserProperty = [tuple(pair) for pair in described["user"]]
+    return properties
+
+
+def properties_out(properties):
+    """The test's JSON from paho's Properties of a received PUBLISH."""
+    described = {}
+    if properties is None:
+        return described
+    for name, attribute in PUBLISH_PROPERTIES.items():
+        if hasattr(properties, attribute):
+            described[name] = getattr(properties, attribute)
+    if hasattr(properties, "CorrelationData"):
+        described["correlation"] = from_bytes(properties.CorrelationData)
+    if hasattr(properties, "UserProperty"):
+        described["user"] = [list(pair) for pair in properties.UserProperty]
+    if hasattr(properties, "SubscriptionIdentifier"):
+        described["subscriptions"] = list(properties.SubscriptionIdentifier)
+    return described
+
+
+class Agent:
+    """One client at a time; callbacks run on paho's thread and wake the waiting operation."""
+
+    def __init__(self):
+        self.changed = threading.Condition()
+        self.client = None
+        self.reset()
+
+    def reset(self):
+        self.connected = None
+        self.closed = None
+        self.messages = []
+        self.answers = {}
+
+    def wait(self, condition, within_ms):
+        """True as soon as `condition()` holds, False when the time is over."""
+        with self.changed:
+            return self.changed.wait_for(condition, within_ms / 1000)
+
+    def note(self, change):
+        with self.changed:
+            change()
+            self.changed.notify_all()
+
+    def do_connect(
+        self,
+        host,
+        port,
+        client_id="",
+        user=None,
+        password=None,
+        version="5",
+        clean=True,
+        expiry_s=None,
+        keep_alive_s=30,
+        receive_maximum=None,
+        manual_ack=False,
+        within_ms=10_000,
+    ):
+        self.reset()
+        protocol = VERSIONS[version]
+        arguments = {} if version == "5" else {"clean_session": clean}
+        client = mqtt.Client(
+            mqtt.CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=protocol,
+            reconnect_on_failure=False,
+            manual_ack=manual_ack,
+            **arguments,
+        )
+        if user is not None:
+            client.username_pw_set(user, password)
+        client.on_connect = lambda c, u, flags, reason, p: self.note(
+            lambda: setattr(self, "connected", (reason.value, flags.session_present))
+        )
+        client.on_disconnect = lambda c, u, flags, reason, p: self.note(
+            lambda: setattr(
+                self,
+                "closed",
+                {"reason": reason.value, "by_server": flags.is_disconnect_packet_from_server},
+            )
+        )
+        client.on_message = lambda c, u, message: self.note(
+            lambda: self.messages.append(
+                {
+                    "topic": message.topic,
+                    "body": from_bytes(message.payload),
+                    "qos": message.qos,
+                    "retain": bool(message.retain),
+                    "dup": bool(message.dup),
+                    "mid": message.mid,
+                    "properties": properties_out(message.properties),
+                }
+            )
+        )
+        client.on_publish = lambda c, u, mid, reason, p: self.note(
+            lambda: self.answers.__setitem__(("publish", mid), [reason.value])
+        )
+        client.on_subscribe = lambda c, u, mid, reasons, p: self.note(
+            lambda: self.answers.__setitem__(("subscribe", mid), [r.value for r in reasons])
+        )
+        client.on_unsubscribe = lambda c, u, mid, reasons, p: self.note(
+            lambda: self.answers.__setitem__(("unsubscribe", mid), [r.value for r in reasons])
+        )
+        properties = None
+        arguments = {}
+        if version == "5":
+            properties = Properties(PacketTypes.CONNECT)
+            if expiry_s is not None:
+                properties.SessionExpiryInterval = expiry_s
+            if receive_maximum is not None:
+                properties.ReceiveMaximum = receive_maximum
+            arguments = {"clean_start": clean, "properties": properties}
+        client.connect(host, port, keepalive=keep_alive_s, **arguments)
+        client.loop_start()
+        self.client = client
+        if not self.wait(lambda: self.connected or self.closed, within_ms):
+            raise TimeoutError("neither CONNACK nor a close")
+        if self.connected is None:
+            return {"closed": self.closed}
+        reason, present = self.connected
+        return {"reason": reason, "session_present": present}
+
+    def answer(self, kind, mid, within_ms):
+        """The reasons that came back for packet `mid`, or the close that came instead."""
+        key = (kind, mid)
+        if not self.wait(lambda: key in self.answers or self.closed, within_ms):
+            raise TimeoutError(f"no answer to {kind} {mid}")
+        if key not in self.answers:
+            return {"closed": self.closed}
+        return {"reasons": self.answers.pop(key)}
+
+    def do_subscribe(self, filters, no_local=False, within_ms=10_000):
+        if self.client.protocol == mqtt.MQTTv5:
+            wanted = [(f, SubscribeOptions(qos=q, noLocal=no_local)) for f, q in filters]
+        else:
+            wanted = [(f, q) for f, q in filters]
+        _, mid = self.client.subscribe(wanted)
+        return self.answer("subscribe", mid, within_ms)
+
+    def do_unsubscribe(self, filters, within_ms=10_000):
+        _, mid = self.client.unsubscribe(filters)
+        return self.answer("unsubscribe", mid, within_ms)
+
+    def do_publish(self, topic, body="", qos=0, retain=False, properties=None, within_ms=10_000):
+        arguments = {}
+        if self.client.protocol == mqtt.MQTTv5:
+            arguments["properties"] = properties_in(properties)
+        info = self.client.publish(topic, to_bytes(body), qos, retain, **arguments)
+        return self.answer("publish", info.mid, within_ms)
+
+    def do_take(self, count=1, within_ms=10_000):
+        """Up to `count` messages, as soon as that many are there or the time is over."""
+        self.wait(lambda: len(self.messages) >= count, within_ms)
+        with self.changed:
+            taken, self.messages = self.messages[:count], self.messages[count:]
+        return {"messages": taken}
+
+    def do_ack(self, mid, qos=1):
+        self.client.ack(mid, qos)
+
+    def do_wait_closed(self, within_ms=10_000):
+        started = time.monotonic()
+        if not self.wait(lambda: self.closed, within_ms):
+            return {"closed": None}
+        return {"closed": self.closed, "after_ms": int((time.monotonic() - started) * 1000)}
+
+    def do_disconnect(self, within_ms=10_000):
+        self.client.disconnect()
+        self.wait(lambda: self.closed, within_ms)
+        self.client.loop_stop()
+        return {"closed": self.closed}
+
+
+serve(Agent())
