@@ -11,4 +11,5 @@ pub mod error;
 pub mod gateway;
 pub mod id;
 pub mod message;
+pub mod meta;
 pub mod properties;
