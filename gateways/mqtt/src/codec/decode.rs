@@ -1,0 +1,582 @@
+//! The variable headers and payloads of every packet but PUBLISH.
+//!
+//! Each function reads one packet's body to its end and refuses what its section forbids.
+//! PUBLISH has its own module; the fixed header was checked by the framing.
+
+use bytes::Bytes;
+
+use super::error::DecodeError;
+use super::packet::{
+    Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketType, QoS, RetainHandling, SubAck,
+    Subscribe, SubscribeFilter, UnsubAck, Unsubscribe, Version, Will,
+};
+use super::property::{Place, Properties};
+use super::publish;
+use super::read::Reader;
+use super::reason_code::ReasonCode;
+use super::topic;
+
+/// The most topic filters in one SUBSCRIBE or UNSUBSCRIBE.
+pub const FILTERS_PER_PACKET_MAX: usize = 4096;
+
+/// Decodes the body of a packet whose fixed header was checked.
+#[inline]
+pub(super) fn body(
+    packet_type: PacketType,
+    flags: u8,
+    body: Bytes,
+    version: Version,
+) -> Result<Packet, DecodeError> {
+    Ok(match packet_type {
+        PacketType::Publish => Packet::Publish(publish::decode(flags, body, version)?),
+        PacketType::PubAck => Packet::PubAck(ack(packet_type, &body, version)?),
+        PacketType::PubRec => Packet::PubRec(ack(packet_type, &body, version)?),
+        PacketType::PubRel => Packet::PubRel(ack(packet_type, &body, version)?),
+        PacketType::PubComp => Packet::PubComp(ack(packet_type, &body, version)?),
+        PacketType::Connect => Packet::Connect(Box::new(connect(&body)?)),
+        PacketType::ConnAck => Packet::ConnAck(connack(&body, version)?),
+        PacketType::Subscribe => Packet::Subscribe(subscribe(&body, version)?),
+        PacketType::SubAck => Packet::SubAck(suback(&body, version)?),
+        PacketType::Unsubscribe => Packet::Unsubscribe(unsubscribe(&body, version)?),
+        PacketType::UnsubAck => Packet::UnsubAck(unsuback(&body, version)?),
+        PacketType::PingReq => empty(&body, Packet::PingReq)?,
+        PacketType::PingResp => empty(&body, Packet::PingResp)?,
+        PacketType::Disconnect => Packet::Disconnect(disconnect(&body, version)?),
+        PacketType::Auth => Packet::Auth(auth(&body)?),
+    })
+}
+
+fn empty(body: &Bytes, packet: Packet) -> Result<Packet, DecodeError> {
+    Reader::new(body).finish().map(|()| packet)
+}
+
+/// Reads a property block with its length in front.
+fn properties(
+    body: &Bytes,
+    reader: &mut Reader<'_>,
+    place: Place,
+    version: Version,
+) -> Result<Properties, DecodeError> {
+    if version == Version::V311 {
+        return Ok(Properties::EMPTY);
+    }
+    let count = reader.var_int()? as usize;
+    let block = reader.take(count)?;
+    if block.is_empty() {
+        return Ok(Properties::EMPTY);
+    }
+    Properties::parse(body.slice_ref(block), place)
+}
+
+/// CONNECT, section 3.1.
+pub(super) fn connect(body: &Bytes) -> Result<Connect, DecodeError> {
+    let mut reader = Reader::new(body);
+    let name = reader.binary()?;
+    let level = reader.u8()?;
+    let version = match (name, level) {
+        (b"MQTT", 4) => Version::V311,
+        (b"MQTT", 5) => Version::V5,
+        // [MQTT-3.1.2-2]; MQIsdp is the name that version 3.1 had.
+        (b"MQTT" | b"MQIsdp", level) => return Err(DecodeError::UnsupportedVersion { level }),
+        // [MQTT-3.1.2-1]
+        _ => return Err(DecodeError::ProtocolName),
+    };
+    let flags = ConnectFlags::parse(reader.u8()?, version)?;
+    let keep_alive_s = reader.u16()?;
+    let place = Place::Packet(PacketType::Connect);
+    let properties_ = properties(body, &mut reader, place, version)?;
+    // [MQTT-3.1.3-3], [MQTT-3.1.3-4]
+    let client_id = reader.text()?.to_owned();
+    let will = match flags.will {
+        Some((qos, retain)) => Some(will(body, &mut reader, qos, retain, version)?),
+        None => None,
+    };
+    // [MQTT-3.1.2-17], [MQTT-3.1.3-12]
+    let username = if flags.username {
+        Some(reader.text()?.to_owned())
+    } else {
+        None
+    };
+    // [MQTT-3.1.2-19]
+    let password = if flags.password {
+        Some(Bytes::copy_from_slice(reader.binary()?))
+    } else {
+        None
+    };
+    reader.finish()?;
+    Ok(Connect {
+        version,
+        clean_start: flags.clean_start,
+        keep_alive_s,
+        client_id,
+        will,
+        username,
+        password,
+        // Copied, since it outlives the read that it stands in.
+        properties: Properties::checked(Bytes::copy_from_slice(properties_.block())),
+    })
+}
+
+/// The connect flags, parsed.
+struct ConnectFlags {
+    username: bool,
+    password: bool,
+    will: Option<(QoS, bool)>,
+    clean_start: bool,
+}
+
+impl ConnectFlags {
+    fn parse(flags: u8, version: Version) -> Result<ConnectFlags, DecodeError> {
+        let set = |bit: u8| flags & (1 << bit) != 0;
+        if set(0) {
+            return Err(DecodeError::malformed(
+                "MQTT-3.1.2-3",
+                "the reserved connect flag is set",
+            ));
+        }
+        let qos = QoS::from_number((flags >> 3) & 0b11)
+            .ok_or(DecodeError::malformed("MQTT-3.1.2-12", "will QoS 3"))?;
+        if !set(2) && qos != QoS::AtMostOnce {
+            return Err(DecodeError::malformed(
+                "MQTT-3.1.2-11",
+                "will QoS without a will",
+            ));
+        }
+        if !set(2) && set(5) {
+            return Err(DecodeError::malformed(
+                "MQTT-3.1.2-13",
+                "will retain without a will",
+            ));
+        }
+        // 3.1.1 [MQTT-3.1.2-22]; 5.0 allows it.
+        if version == Version::V311 && set(6) && !set(7) {
+            return Err(DecodeError::malformed(
+                "MQTT-3.1.2-22",
+                "a password without a user name",
+            ));
+        }
+        Ok(ConnectFlags {
+            username: set(7),
+            password: set(6),
+            will: set(2).then_some((qos, set(5))),
+            clean_start: set(1),
+        })
+    }
+}
+
+/// The will in CONNECT's payload [MQTT-3.1.2-9].
+fn will(
+    body: &Bytes,
+    reader: &mut Reader<'_>,
+    qos: QoS,
+    retain: bool,
+    version: Version,
+) -> Result<Will, DecodeError> {
+    let block = properties(body, reader, Place::Will, version)?;
+    let topic = reader.binary()?;
+    // [MQTT-3.1.3-11]
+    topic::check_name(topic)?;
+    Ok(Will {
+        topic: Bytes::copy_from_slice(topic),
+        payload: Bytes::copy_from_slice(reader.binary()?),
+        qos,
+        retain,
+        properties: Properties::checked(Bytes::copy_from_slice(block.block())),
+    })
+}
+
+/// CONNACK, section 3.2.
+fn connack(body: &Bytes, version: Version) -> Result<ConnAck, DecodeError> {
+    let mut reader = Reader::new(body);
+    let session_present = match reader.u8()? {
+        flag @ 0..=1 => flag == 1,
+        _ => {
+            return Err(DecodeError::malformed(
+                "MQTT-3.2.2-1",
+                "reserved acknowledge flags",
+            ));
+        }
+    };
+    let code = reader.u8()?;
+    let reason = match version {
+        Version::V5 => checked_reason(code, PacketType::ConnAck, "MQTT-3.2.2-8")?,
+        Version::V311 => ReasonCode::from_connect_return_code(code).ok_or(
+            DecodeError::malformed("MQTT-3.2.2-8", "a reserved return code"),
+        )?,
+    };
+    if session_present && reason.is_failure() {
+        return Err(DecodeError::protocol(
+            "MQTT-3.2.2-6",
+            "session present in a refusal",
+        ));
+    }
+    let properties = properties(
+        body,
+        &mut reader,
+        Place::Packet(PacketType::ConnAck),
+        version,
+    )?;
+    reader.finish()?;
+    Ok(ConnAck {
+        session_present,
+        reason,
+        properties,
+    })
+}
+
+fn checked_reason(
+    code: u8,
+    packet_type: PacketType,
+    clause: &'static str,
+) -> Result<ReasonCode, DecodeError> {
+    let reason = ReasonCode(code);
+    if reason.allowed_in(packet_type) {
+        Ok(reason)
+    } else {
+        Err(DecodeError::malformed(
+            clause,
+            "a reason code that its packet may not carry",
+        ))
+    }
+}
+
+/// A reason code and properties at the end of a packet: both may be left out, the properties
+/// also alone (sections 3.4.2.1, 3.14.2.1, 3.15.2.1).
+fn optional_reason(
+    packet_type: PacketType,
+    clause: &'static str,
+    body: &Bytes,
+    reader: &mut Reader<'_>,
+    version: Version,
+) -> Result<(ReasonCode, Properties), DecodeError> {
+    if version == Version::V311 || reader.is_empty() {
+        reader.finish()?;
+        return Ok((ReasonCode::SUCCESS, Properties::EMPTY));
+    }
+    let reason = checked_reason(reader.u8()?, packet_type, clause)?;
+    if reader.is_empty() {
+        return Ok((reason, Properties::EMPTY));
+    }
+    let properties = properties(body, reader, Place::Packet(packet_type), version)?;
+    reader.finish()?;
+    Ok((reason, properties))
+}
+
+/// PUBACK, PUBREC, PUBREL and PUBCOMP, sections 3.4 to 3.7.
+#[inline]
+fn ack(packet_type: PacketType, body: &Bytes, version: Version) -> Result<Ack, DecodeError> {
+    let mut reader = Reader::new(body);
+    let packet_id = reader.packet_id()?;
+    let clause = match packet_type {
+        PacketType::PubRec => "MQTT-3.5.2-1",
+        PacketType::PubRel => "MQTT-3.6.2-1",
+        PacketType::PubComp => "MQTT-3.7.2-1",
+        _ => "MQTT-3.4.2-1",
+    };
+    let (reason, properties) = optional_reason(packet_type, clause, body, &mut reader, version)?;
+    Ok(Ack {
+        packet_id,
+        reason,
+        properties,
+    })
+}
+
+/// SUBSCRIBE, section 3.8.
+fn subscribe(body: &Bytes, version: Version) -> Result<Subscribe, DecodeError> {
+    let mut reader = Reader::new(body);
+    let packet_id = reader.packet_id()?;
+    let properties = properties(
+        body,
+        &mut reader,
+        Place::Packet(PacketType::Subscribe),
+        version,
+    )?;
+    let mut filters = Vec::new();
+    while !reader.is_empty() {
+        check_count(filters.len())?;
+        // [MQTT-3.8.3-1]
+        let filter = reader.text()?.to_owned();
+        filters.push(subscribe_filter(filter, reader.u8()?, version)?);
+    }
+    if filters.is_empty() {
+        return Err(DecodeError::protocol(
+            "MQTT-3.8.3-2",
+            "SUBSCRIBE without a topic filter",
+        ));
+    }
+    Ok(Subscribe {
+        packet_id,
+        properties,
+        filters,
+    })
+}
+
+/// One filter with its options byte (section 3.8.3.1; in 3.1.1 only the QoS).
+fn subscribe_filter(
+    filter: String,
+    options: u8,
+    version: Version,
+) -> Result<SubscribeFilter, DecodeError> {
+    let reserved = match version {
+        Version::V311 => 0b1111_1100,
+        Version::V5 => 0b1100_0000,
+    };
+    if options & reserved != 0 {
+        return Err(DecodeError::malformed(
+            "MQTT-3.8.3-5",
+            "reserved subscription options",
+        ));
+    }
+    let qos = QoS::from_number(options & 0b11)
+        .ok_or(DecodeError::protocol("MQTT-3.8.3.1", "a maximum QoS of 3"))?;
+    let no_local = options & 0b100 != 0;
+    let retain_handling = match (options >> 4) & 0b11 {
+        0 => RetainHandling::Send,
+        1 => RetainHandling::SendIfNew,
+        2 => RetainHandling::DoNotSend,
+        _ => {
+            return Err(DecodeError::protocol(
+                "MQTT-3.8.3.1",
+                "a retain handling of 3",
+            ));
+        }
+    };
+    if no_local && filter.starts_with("$share/") {
+        return Err(DecodeError::protocol(
+            "MQTT-3.8.3-4",
+            "no local on a shared subscription",
+        ));
+    }
+    Ok(SubscribeFilter {
+        filter,
+        qos,
+        no_local,
+        retain_as_published: options & 0b1000 != 0,
+        retain_handling,
+    })
+}
+
+const fn check_count(filters: usize) -> Result<(), DecodeError> {
+    if filters < FILTERS_PER_PACKET_MAX {
+        Ok(())
+    } else {
+        Err(DecodeError::TooMany {
+            what: "topic filters",
+            limit: FILTERS_PER_PACKET_MAX,
+        })
+    }
+}
+
+/// SUBACK, section 3.9.
+fn suback(body: &Bytes, version: Version) -> Result<SubAck, DecodeError> {
+    let mut reader = Reader::new(body);
+    let packet_id = reader.packet_id()?;
+    let properties = properties(
+        body,
+        &mut reader,
+        Place::Packet(PacketType::SubAck),
+        version,
+    )?;
+    let mut reasons = Vec::new();
+    while !reader.is_empty() {
+        check_count(reasons.len())?;
+        let code = reader.u8()?;
+        // 3.1.1 [MQTT-3.9.3-2]: 0, 1, 2 and 0x80 only.
+        if version == Version::V311 && !matches!(code, 0..=2 | 0x80) {
+            return Err(DecodeError::malformed(
+                "MQTT-3.9.3-2",
+                "a reserved return code",
+            ));
+        }
+        reasons.push(checked_reason(code, PacketType::SubAck, "MQTT-3.9.3-2")?);
+    }
+    Ok(SubAck {
+        packet_id,
+        properties,
+        reasons,
+    })
+}
+
+/// UNSUBSCRIBE, section 3.10.
+fn unsubscribe(body: &Bytes, version: Version) -> Result<Unsubscribe, DecodeError> {
+    let mut reader = Reader::new(body);
+    let packet_id = reader.packet_id()?;
+    let properties = properties(
+        body,
+        &mut reader,
+        Place::Packet(PacketType::Unsubscribe),
+        version,
+    )?;
+    let mut filters = Vec::new();
+    while !reader.is_empty() {
+        check_count(filters.len())?;
+        // [MQTT-3.10.3-1]
+        filters.push(reader.text()?.to_owned());
+    }
+    if filters.is_empty() {
+        return Err(DecodeError::protocol(
+            "MQTT-3.10.3-2",
+            "UNSUBSCRIBE without a topic filter",
+        ));
+    }
+    Ok(Unsubscribe {
+        packet_id,
+        properties,
+        filters,
+    })
+}
+
+/// UNSUBACK, section 3.11.
+fn unsuback(body: &Bytes, version: Version) -> Result<UnsubAck, DecodeError> {
+    let mut reader = Reader::new(body);
+    let packet_id = reader.packet_id()?;
+    let properties = properties(
+        body,
+        &mut reader,
+        Place::Packet(PacketType::UnsubAck),
+        version,
+    )?;
+    let mut reasons = Vec::new();
+    if version == Version::V5 {
+        while !reader.is_empty() {
+            check_count(reasons.len())?;
+            reasons.push(checked_reason(
+                reader.u8()?,
+                PacketType::UnsubAck,
+                "MQTT-3.11.3-2",
+            )?);
+        }
+    }
+    reader.finish()?;
+    Ok(UnsubAck {
+        packet_id,
+        properties,
+        reasons,
+    })
+}
+
+/// DISCONNECT, section 3.14.
+fn disconnect(body: &Bytes, version: Version) -> Result<Disconnect, DecodeError> {
+    let mut reader = Reader::new(body);
+    let (reason, properties) = optional_reason(
+        PacketType::Disconnect,
+        "MQTT-3.14.2-1",
+        body,
+        &mut reader,
+        version,
+    )?;
+    Ok(Disconnect { reason, properties })
+}
+
+/// AUTH, section 3.15.
+fn auth(body: &Bytes) -> Result<Auth, DecodeError> {
+    let mut reader = Reader::new(body);
+    let (reason, properties) = optional_reason(
+        PacketType::Auth,
+        "MQTT-3.15.2-1",
+        body,
+        &mut reader,
+        Version::V5,
+    )?;
+    Ok(Auth { reason, properties })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(packet_type: PacketType, bytes: &'static [u8], clause: &str) {
+        let error = body(packet_type, 0, Bytes::from_static(bytes), Version::V5)
+            .expect_err("must be refused");
+        assert!(
+            error.to_string().contains(clause),
+            "{error} does not cite {clause}"
+        );
+    }
+
+    #[test]
+    fn connect_flags_are_checked() {
+        let head = b"\0\x04MQTT\x05";
+        for (flags, clause) in [
+            (0x01, "MQTT-3.1.2-3"),
+            (0x1C, "MQTT-3.1.2-12"),
+            (0x08, "MQTT-3.1.2-11"),
+            (0x20, "MQTT-3.1.2-13"),
+        ] {
+            let mut bytes = head.to_vec();
+            bytes.extend_from_slice(&[flags, 0, 0, 0, 0, 0]);
+            let error = connect(&Bytes::from(bytes)).expect_err("must be refused");
+            assert!(
+                error.to_string().contains(clause),
+                "{error} does not cite {clause}"
+            );
+        }
+        let password_alone = b"\0\x04MQTT\x04\x40\0\0\0\0\0\0";
+        assert!(
+            connect(&Bytes::from_static(password_alone)).is_err(),
+            "3.1.1 MQTT-3.1.2-22"
+        );
+    }
+
+    #[test]
+    fn other_names_and_levels_are_told_apart_mqtt_3_1_2_1() {
+        let level = |bytes: &'static [u8]| connect(&Bytes::from_static(bytes));
+        assert_eq!(
+            level(b"\0\x04MQTT\x06"),
+            Err(DecodeError::UnsupportedVersion { level: 6 })
+        );
+        assert_eq!(
+            level(b"\0\x06MQIsdp\x03"),
+            Err(DecodeError::UnsupportedVersion { level: 3 })
+        );
+        assert_eq!(level(b"\0\x04mqtt\x05"), Err(DecodeError::ProtocolName));
+    }
+
+    #[test]
+    fn subscribe_holds_its_rules() {
+        refused(PacketType::Subscribe, &[0, 1, 0], "MQTT-3.8.3-2");
+        refused(
+            PacketType::Subscribe,
+            &[0, 0, 0, 0, 1, b'a', 0],
+            "MQTT-2.2.1-3",
+        );
+        refused(
+            PacketType::Subscribe,
+            &[0, 1, 0, 0, 1, b'a', 0x40],
+            "MQTT-3.8.3-5",
+        );
+        refused(
+            PacketType::Subscribe,
+            &[0, 1, 0, 0, 1, b'a', 0x03],
+            "MQTT-3.8.3.1",
+        );
+        refused(
+            PacketType::Subscribe,
+            &[0, 1, 0, 0, 1, b'a', 0x30],
+            "MQTT-3.8.3.1",
+        );
+        refused(
+            PacketType::Subscribe,
+            b"\0\x01\0\0\x0A$share/g/a\x04",
+            "MQTT-3.8.3-4",
+        );
+        refused(PacketType::Unsubscribe, &[0, 1, 0], "MQTT-3.10.3-2");
+    }
+
+    #[test]
+    fn a_reserved_reason_code_is_malformed_mqtt_3_14_2_1() {
+        refused(PacketType::Disconnect, &[0xFF], "MQTT-3.14.2-1");
+        refused(PacketType::PubAck, &[0, 1, 0x93], "MQTT-3.4.2-1");
+        refused(PacketType::Auth, &[0x80], "MQTT-3.15.2-1");
+    }
+
+    #[test]
+    fn too_many_filters_are_refused_by_a_limit() {
+        let mut bytes = vec![0, 1, 0];
+        for _ in 0..=FILTERS_PER_PACKET_MAX {
+            bytes.extend_from_slice(&[0, 1, b'a', 0]);
+        }
+        let error = body(PacketType::Subscribe, 2, Bytes::from(bytes), Version::V5);
+        assert!(matches!(error, Err(DecodeError::TooMany { .. })));
+    }
+}
