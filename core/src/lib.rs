@@ -13,3 +13,4 @@ pub mod id;
 pub mod message;
 pub mod meta;
 pub mod properties;
+pub mod trie;
