@@ -111,6 +111,7 @@ struct Slot<'b> {
     broker: &'b Broker,
     running: Result<Running, String>,
     start_rss_kib: Option<u64>,
+    last: Option<&'static Row>,
 }
 
 impl<'b> Slot<'b> {
@@ -123,6 +124,7 @@ impl<'b> Slot<'b> {
             broker,
             running,
             start_rss_kib,
+            last: None,
         }
     }
 
@@ -134,13 +136,28 @@ impl<'b> Slot<'b> {
         }
     }
 
-    fn measure(&mut self, runs: &mut Runs, row: &Row, seconds: f64, place: &Place) -> Sample {
+    fn measure(
+        &mut self,
+        runs: &mut Runs,
+        row: &'static Row,
+        seconds: f64,
+        place: &Place,
+    ) -> Sample {
+        // Memory that an earlier row left behind would hide what idle connections take, and the
+        // memory they leave behind would weigh on the rows after them.
+        if self
+            .last
+            .is_some_and(|last| last.is_idle() || row.is_idle())
+        {
+            *self = Self::start(self.broker, place);
+        }
+        self.last = Some(row);
         let running = match &mut self.running {
             Ok(running) => running,
             Err(error) => return Sample::failed(error),
         };
         let mut sample = runs.measure(&running.target, row, seconds);
-        if matches!(row.kind, Kind::Idle(_)) {
+        if row.is_idle() {
             sample.set(
                 Figure::StartRssMib,
                 self.start_rss_kib.map(|kib| kib as f64 / 1024.0),

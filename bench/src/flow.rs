@@ -159,6 +159,13 @@ fn costs(sample: &mut Sample, before: &Reading, after: &Reading, messages: f64, 
         .zip(after.syncs)
         .map(|(a, b)| (b - a) / messages);
     sample.set(Figure::SyncsPerMessage, syncs);
+    let difference =
+        |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| b.saturating_sub(a) as f64);
+    let own = difference(before.own_cpu_us, after.own_cpu_us);
+    sample.set(
+        Figure::GeneratorCpuUsPerMessage,
+        own.map(|own| own / messages),
+    );
     let Some((old, new)) = before.broker.zip(after.broker) else {
         return;
     };
@@ -168,10 +175,7 @@ fn costs(sample: &mut Sample, before: &Reading, after: &Reading, messages: f64, 
     let written = old.written_bytes.zip(new.written_bytes);
     let written = written.map(|(a, b)| b.saturating_sub(a) as f64 / messages);
     sample.set(Figure::WrittenBytesPerMessage, written);
-    let difference =
-        |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| b.saturating_sub(a) as f64);
     let busy = difference(before.machine_busy_us, after.machine_busy_us);
-    let own = difference(before.own_cpu_us, after.own_cpu_us);
     let cores = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
     let others = busy
         .zip(own)
@@ -349,4 +353,84 @@ fn amqp_link(
             out,
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_broker::{Fault, start};
+    use crate::mqtt::codec::Version;
+    use crate::sequence::Faults;
+
+    const Q0: Side = Side::Mqtt(Version::V311, 0);
+
+    fn sample(fault: Fault, shape: Shape) -> Sample {
+        let target = Target {
+            mqtt: Some(start(fault)),
+            ..Target::default()
+        };
+        let flow = Flow {
+            shape,
+            publish: Q0,
+            consume: Q0,
+            window: 4,
+        };
+        run(&target, &flow, 0.1, 1).unwrap()
+    }
+
+    #[test]
+    fn a_clean_run_counts_messages_and_latencies() {
+        for shape in [Shape::Pairs(2), Shape::FanOut(3)] {
+            let sample = sample(Fault::None, shape);
+            assert!(sample.is_clean(), "{sample:?}");
+            assert!(sample.figures[&Figure::MessagesPerSecond] > 0.0);
+            let p50 = sample.figures[&Figure::DeliveryP50Us];
+            assert!(p50 > 0.0 && p50 <= sample.figures[&Figure::DeliveryP99Us]);
+        }
+    }
+
+    #[test]
+    fn what_a_broker_breaks_is_counted() {
+        let check = |fault, expected| {
+            assert_eq!(sample(fault, Shape::Pairs(1)).faults, expected);
+        };
+        check(
+            Fault::Lose(3),
+            Faults {
+                lost: 1,
+                ..Faults::default()
+            },
+        );
+        check(
+            Fault::Repeat(3),
+            Faults {
+                repeated: 1,
+                ..Faults::default()
+            },
+        );
+        check(
+            Fault::Swap(3),
+            Faults {
+                reordered: 1,
+                ..Faults::default()
+            },
+        );
+    }
+
+    #[test]
+    fn a_loss_is_counted_at_every_receiver() {
+        assert_eq!(sample(Fault::Lose(3), Shape::FanOut(3)).faults.lost, 3);
+    }
+
+    #[test]
+    fn a_broker_without_the_protocol_is_an_error() {
+        let flow = Flow {
+            shape: Shape::Pairs(1),
+            publish: Q0,
+            consume: Q0,
+            window: 1,
+        };
+        let error = run(&Target::default(), &flow, 0.1, 1).unwrap_err();
+        assert!(matches!(error, EngineError::NoListener { .. }), "{error}");
+    }
 }

@@ -8,6 +8,8 @@ mod amqp;
 mod brokers;
 mod compare;
 mod engine;
+#[cfg(test)]
+mod fake_broker;
 mod flow;
 mod histogram;
 mod idle;

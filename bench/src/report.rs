@@ -348,8 +348,7 @@ impl Column {
 
     /// Whether a row that failed belongs in the table whose first column this is.
     fn holds(&self, row: &Row) -> bool {
-        let idle = matches!(row.kind, crate::rows::Kind::Idle(_));
-        idle == (self.figure == Figure::StartRssMib)
+        row.is_idle() == (self.figure == Figure::StartRssMib)
     }
 }
 
@@ -371,6 +370,7 @@ const TABLES: [(&str, &[Column]); 2] = [
             column("p99 us", Figure::DeliveryP99Us, 0),
             column("confirm p50", Figure::ConfirmP50Us, 0),
             column("confirm p99", Figure::ConfirmP99Us, 0),
+            column("generator", Figure::GeneratorCpuUsPerMessage, 2),
             column("RSS MiB", Figure::RssMib, 1),
             column("written B/msg", Figure::WrittenBytesPerMessage, 0),
             column("syncs/msg", Figure::SyncsPerMessage, 4),

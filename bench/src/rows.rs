@@ -95,6 +95,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether it holds connections and sends nothing.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.kind, Kind::Idle(_))
+    }
+
     /// Whether a broker needs MQTT for this row.
     pub fn needs_mqtt(&self) -> bool {
         match self.kind {

@@ -36,6 +36,9 @@ pub enum Figure {
     KibPerConnection,
     /// Connections set up per second.
     ConnectionsPerSecond,
+    /// Processor time of this program per message received, microseconds: what it could send and
+    /// receive at most is one second divided by this.
+    GeneratorCpuUsPerMessage,
     /// Part of the machine's processors that neither broker nor generator used, but others did.
     OthersCpuShare,
 }
