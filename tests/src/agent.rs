@@ -106,6 +106,50 @@ impl Agent {
         self.ask("connect", arguments)
     }
 
+    /// Connects, which must succeed.
+    ///
+    /// # Panics
+    /// When the broker refuses.
+    pub fn connected(mut self, to: SocketAddr, more: Value) -> Self {
+        let answer = self.connect(to, more);
+        let refused = answer.get("refused").or(answer.get("closed"));
+        let reason = answer.get("reason").and_then(Value::as_i64).unwrap_or(0);
+        assert!(
+            refused.is_none() && reason == 0,
+            "refused: {answer}\n{}",
+            self.process.story()
+        );
+        self
+    }
+
+    /// Asks for an operation that the broker must not answer with a close, a return or a negative
+    /// acknowledgement, nor with a reason code of 0x80 or above.
+    ///
+    /// # Panics
+    /// When it does, or the client fails.
+    pub fn must(&mut self, operation: &str, arguments: Value) -> Value {
+        let answer = self.ask(operation, arguments.clone());
+        let bad = [
+            "closed",
+            "channel_closed",
+            "connection_closed",
+            "returned",
+            "nacked",
+        ];
+        let refused = bad.iter().any(|name| answer.get(name).is_some())
+            || answer["reasons"].as_array().is_some_and(|reasons| {
+                reasons
+                    .iter()
+                    .any(|reason| reason.as_i64().is_some_and(|code| code >= 0x80))
+            });
+        assert!(
+            !refused,
+            "{operation} {arguments}: {answer}\n{}",
+            self.process.story()
+        );
+        answer
+    }
+
     /// Exactly `count` messages.
     ///
     /// # Panics

@@ -78,7 +78,7 @@ impl Subscriber {
     ///
     /// # Panics
     /// When none comes in time.
-    pub fn next(&mut self) -> String {
+    pub fn take_one(&mut self) -> String {
         let mut at = 0;
         let seen = self.seen;
         let found = self.process.stdout.wait(0, LIMIT, |line| {

@@ -1,0 +1,174 @@
+//! Every confirmed publish survives `kill -9`, in order per publisher (promises 1 and 2).
+//!
+//! Two paho publishers with QoS 1 and two pika publishers with confirms keep windows of messages in
+//! flight. The node is killed when a seeded number of confirmations was seen, so at a moment the seed
+//! chooses but the machine's speed does not. After the restart the queue is drained.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use anabranch_tests::process::Process;
+use anabranch_tests::{Agent, Node, repository};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+/// How long the publishers may take until the chosen number is confirmed, and to notice the end.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Messages of one publisher in flight.
+const WINDOW: &str = "50";
+
+const MQTT_PUBLISHERS: [&str; 2] = ["mqtt-0", "mqtt-1"];
+const AMQP_PUBLISHERS: [&str; 2] = ["amqp-0", "amqp-1"];
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn publishers(node: &Node) -> Vec<(&'static str, Process)> {
+    let python = |script: &str, arguments: &[&str]| {
+        let mut command = Command::new(repository::python());
+        command
+            .arg("-u")
+            .arg(repository::root().join("tests/py").join(script))
+            .args(arguments);
+        Process::start(arguments[2], &mut command)
+    };
+    let host = node.addresses().mqtt.ip().to_string();
+    let mqtt = node.addresses().mqtt.port().to_string();
+    let amqp = node.addresses().amqp.port().to_string();
+    let mut started = Vec::new();
+    for name in MQTT_PUBLISHERS {
+        let topic = format!("load/{name}");
+        let arguments = [host.as_str(), &mqtt, name, &topic, WINDOW];
+        started.push((name, python("load_mqtt.py", &arguments)));
+    }
+    for name in AMQP_PUBLISHERS {
+        let key = format!("load.{name}");
+        let arguments = [
+            host.as_str(),
+            &amqp,
+            name,
+            "amq.topic",
+            &key,
+            WINDOW,
+            "guest",
+            "guest",
+        ];
+        started.push((name, python("load_amqp.py", &arguments)));
+    }
+    started
+}
+
+/// Takes all out of the queue; name of the publisher -> its numbers in the order of arrival.
+fn drain(node: &Node) -> BTreeMap<String, Vec<u64>> {
+    let address = node.addresses().amqp;
+    let mut command = Command::new(repository::python());
+    command
+        .arg("-u")
+        .arg(repository::root().join("tests/py/drain_amqp.py"));
+    command.args([address.ip().to_string(), address.port().to_string()]);
+    command.args(["load", "guest", "guest"]);
+    let mut process = Process::start("drain", &mut command);
+    process.close_stdin();
+    let status = process.exit_within(LIMIT).expect("the drain ends");
+    process.stdout.wait(0, LIMIT, |_| None::<()>);
+    assert!(status.success(), "{}", process.story());
+    let mut drained: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for line in process.stdout.all() {
+        let (name, number) = line.split_once(' ').expect("<name> <number>");
+        drained
+            .entry(name.to_owned())
+            .or_default()
+            .push(number.parse().expect("a number"));
+    }
+    drained
+}
+
+#[test]
+fn every_confirmed_message_survives_kill_9_in_order() {
+    let rounds = number("ANABRANCH_KILL_ROUNDS", 10);
+    let seed = number("ANABRANCH_SEED", 1);
+    println!("seed {seed}, {rounds} rounds");
+    let mut random = StdRng::seed_from_u64(seed);
+
+    let mut node = Node::dev();
+    let mut application = Agent::pika().connected(node.addresses().amqp, json!({}));
+    application.must("queue_declare", json!({ "queue": "load", "durable": true }));
+    application.must(
+        "queue_bind",
+        json!({ "queue": "load", "exchange": "amq.topic", "key": "load.#" }),
+    );
+    drop(application);
+
+    let mut total_confirmed = 0;
+    for round in 1..=rounds {
+        // Each publisher reaches its own number; the node dies when the last one has.
+        let running = publishers(&node);
+        for (name, process) in &running {
+            let enough = random.random_range(1..1_500_u64);
+            let mut confirmed = 0;
+            let reached = process.stdout.wait(0, LIMIT, |_| {
+                confirmed += 1;
+                (confirmed >= enough).then_some(())
+            });
+            assert!(
+                reached.is_some(),
+                "{name} stops at {confirmed}\n{}",
+                process.story()
+            );
+        }
+        node.kill();
+
+        let mut confirmed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        for (name, mut process) in running {
+            let status = process
+                .exit_within(LIMIT)
+                .expect("a publisher notices the end");
+            process.stdout.wait(0, LIMIT, |_| None::<()>);
+            assert!(status.success(), "{}", process.story());
+            let numbers = process.stdout.all();
+            confirmed.insert(
+                name,
+                numbers
+                    .iter()
+                    .map(|n| n.parse().expect("a number"))
+                    .collect(),
+            );
+        }
+        node.restart();
+
+        let drained = drain(&node);
+        for (name, numbers) in &confirmed {
+            let arrived = drained.get(*name).map_or(&[][..], Vec::as_slice);
+            // Nothing was sent twice, so nothing arrives twice: strictly rising.
+            if let Some(at) = arrived.windows(2).position(|pair| pair[0] >= pair[1]) {
+                panic!(
+                    "round {round}: {name}: {} before {}",
+                    arrived[at],
+                    arrived[at + 1]
+                );
+            }
+            let lost: Vec<&u64> = numbers
+                .iter()
+                .filter(|n| arrived.binary_search(n).is_err())
+                .collect();
+            assert!(
+                lost.is_empty(),
+                "round {round}: {name}: confirmed and lost: {lost:?}"
+            );
+            total_confirmed += numbers.len();
+        }
+        let counts: Vec<String> = confirmed
+            .iter()
+            .map(|(name, numbers)| {
+                let arrived = drained.get(*name).map_or(0, Vec::len);
+                format!("{name} {} confirmed, {arrived} arrived", numbers.len())
+            })
+            .collect();
+        println!("round {round}: {}", counts.join("; "));
+    }
+    println!("{rounds} kills, {total_confirmed} confirmed messages, 0 lost, 0 out of order");
+}
