@@ -1,6 +1,13 @@
 //! Credentials to principal, principal and action to verdict.
 //!
-//! `password.rs` turns passwords into stored hashes and remembers verified logins.
+//! [`password`] makes and checks stored passwords and remembers verified logins; [`rule`] is a rule as
+//! it is written and stored; [`engine`] answers core's questions and explains the answers; [`roles`]
+//! holds what the console's roles mean. `README.md` has the table of operations. Never reads the
+//! network or a clock, never stores anything.
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod password;
+mod pattern;
+pub mod roles;
+pub mod rule;
