@@ -1,4 +1,12 @@
 //! Journal, index, checkpoint, recovery and replication of one shard.
+//!
+//! Owns: everything durable, and the consensus that makes several copies of it one. Never decodes a
+//! payload and knows no protocol. Read next: [`group`] for the handle that a shard uses, [`journal`]
+//! for how bytes become durable, [`raft`] for the consensus beneath, [`disk`] and [`clock`] for what
+//! a simulation replaces.
 
 pub mod clock;
 pub mod disk;
+pub mod group;
+pub mod journal;
+pub mod raft;

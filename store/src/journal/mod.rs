@@ -1,0 +1,567 @@
+//! The journal of one shard: an append-only sequence of frames in segment files.
+//!
+//! Owns: placement of frames, the tail in memory, reading by log index and by position, cutting and
+//! releasing. Never interprets a payload; never waits for the disk while appending. Read next:
+//! [`frame`] (the layout), [`writer`] (how bytes become durable), [`recovery`] (how they come back),
+//! [`crate::raft`] (who appends).
+//!
+//! A **position** counts logical bytes from the journal's beginning: the logical frames one after
+//! the other, without this replica's envelopes, so it means the same on every replica.
+
+pub mod error;
+pub mod frame;
+pub mod meta;
+mod queue;
+mod recovery;
+mod segment;
+mod stats;
+mod tail;
+mod writer;
+
+pub use error::{OpenError, ReadError, WriteError};
+pub use frame::{Frame, FrameKind};
+pub use meta::{FrameId, VoteRecord};
+pub use queue::WriterMode;
+pub use stats::JournalStats;
+pub use writer::Completion;
+
+use crate::disk::Disk;
+use anabranch_core::id::{LogIndex, Position, Term};
+use bytes::Bytes;
+use frame::{HEAD_BYTES, LOGICAL_HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_head};
+use meta::Meta;
+use queue::{Queue, Running};
+use recovery::{Told, recover};
+use segment::{FileSlot, Segment, capacity_for, segment_path};
+use stats::Health;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tail::Tail;
+use writer::{Cut, Op, Writer, WriterStart};
+
+/// How a journal is kept.
+#[derive(Debug, Clone)]
+pub struct JournalOptions {
+    /// Length of a segment file in bytes; a larger frame gets a file of its own size.
+    pub segment_bytes: u64,
+    /// Payload bytes of recent frames kept in memory beyond those that must be.
+    pub tail_bytes: usize,
+    /// Where the writer runs.
+    pub writer: WriterMode,
+    /// The log index of the checkpoint that the owner has: frames up to it must be there, and their
+    /// payloads are not read again at opening.
+    pub checkpoint: Option<LogIndex>,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 * 1024 * 1024,
+            tail_bytes: 16 * 1024 * 1024,
+            writer: WriterMode::Thread,
+            checkpoint: None,
+        }
+    }
+}
+
+/// A handle to the journal; clones share it and may read from any thread.
+#[derive(Clone)]
+pub struct Journal {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    dir: PathBuf,
+    options: JournalOptions,
+    queue: Arc<Queue>,
+    health: Arc<Health>,
+    shared: Mutex<Shared>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Shared {
+    segments: VecDeque<Segment>,
+    tail: Tail,
+    meta: Meta,
+    last: Option<FrameId>,
+    next_index: LogIndex,
+    end: Position,
+    /// First log index not applied yet.
+    applied_end: u64,
+    committed: LogIndex,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("dir", &self.inner.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// Opens the journal in `dir`, which exists and is locked by the caller, and starts its writer.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: JournalOptions,
+    ) -> Result<Journal, OpenError> {
+        let checkpoint_end = options.checkpoint.map_or(0, |index| index.0 + 1);
+        let told = Told {
+            segment_bytes: options.segment_bytes.max(segment::SEGMENT_HEADER_BYTES * 2),
+            trusted_end: checkpoint_end,
+            must_reach: checkpoint_end,
+        };
+        let found = recover(&*disk, dir, &told)?;
+        let health = Arc::new(Health::default());
+        health.set_synced_end(found.next_index.0);
+        let queue = Arc::new(Queue::default());
+        let writer = Writer::new(WriterStart {
+            disk,
+            dir: dir.to_owned(),
+            meta: found.meta_file,
+            epoch: found.meta.epoch,
+            chain: found.chain,
+            current: found.current,
+            end_index: found.next_index.0,
+            segment_bytes: told.segment_bytes,
+            background: options.writer == WriterMode::Thread,
+            health: health.clone(),
+        });
+        let running = queue::start("journal-writer", queue.clone(), writer, options.writer)
+            .map_err(OpenError::io(dir))?;
+        if found.cut {
+            tracing::warn!(dir = %dir.display(), next = found.next_index.0, "a torn tail was cut");
+        }
+        let shared = Shared {
+            segments: found.segments,
+            tail: Tail::default(),
+            meta: found.meta,
+            last: found.last,
+            next_index: found.next_index,
+            end: found.end,
+            applied_end: checkpoint_end,
+            committed: found.committed,
+        };
+        Ok(Journal {
+            inner: Arc::new(Inner {
+                dir: dir.to_owned(),
+                options,
+                queue,
+                health,
+                shared: Mutex::new(shared),
+                running: Mutex::new(Some(running)),
+            }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.inner
+            .shared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends frames that follow the last one; they can be read when this returns, and are durable
+    /// when `done` is called with `Ok`. On an error return nothing was appended and `done` is gone.
+    pub fn append(&self, frames: Vec<Frame>, done: Completion) -> Result<(), WriteError> {
+        if let Some(cause) = self.inner.health.poison() {
+            return Err(WriteError::Poisoned(cause));
+        }
+        let mut shared = self.lock();
+        shared.check_order(&frames)?;
+        let mut ops = Vec::with_capacity(frames.len() + 2);
+        self.inner.health.appended(frames.len() as u64);
+        for frame in frames {
+            if let Some(roll) = shared.place(&frame, self.inner.options.segment_bytes) {
+                ops.push(roll);
+            }
+            ops.push(Op::Frame(frame));
+        }
+        ops.push(Op::Done(done));
+        let needed_from = shared.applied_end.min(self.inner.health.synced_end());
+        shared
+            .tail
+            .evict(self.inner.options.tail_bytes, needed_from);
+        // Queued under the lock, so that the queue's order is the journal's order.
+        self.inner.queue.push(ops);
+        Ok(())
+    }
+
+    /// Makes a vote durable.
+    pub fn save_vote(&self, vote: VoteRecord, done: Completion) {
+        let mut shared = self.lock();
+        shared.meta.vote = Some(vote);
+        self.inner
+            .queue
+            .push([Op::Meta(shared.meta), Op::Done(done)]);
+    }
+
+    /// The last vote given to [`Journal::save_vote`].
+    pub fn vote(&self) -> Option<VoteRecord> {
+        self.lock().meta.vote
+    }
+
+    /// Drops every frame after `keep` (`None`: every frame). What was applied must not be dropped.
+    pub fn truncate_after(
+        &self,
+        keep: Option<LogIndex>,
+        done: Completion,
+    ) -> Result<(), WriteError> {
+        let mut shared = self.lock();
+        let first = shared
+            .segments
+            .front()
+            .map_or(0, |segment| segment.first_index.0);
+        let from = keep.map_or(first, |keep| keep.0 + 1);
+        if from >= shared.next_index.0 {
+            self.inner.queue.push([Op::Done(done)]);
+            return Ok(());
+        }
+        let term = keep.and_then(|keep| {
+            shared
+                .term_of(keep)
+                .or_else(|| self.term_on_disk(&shared, keep))
+        });
+        let cut = shared.cut(&self.inner.dir, from, term)?;
+        self.inner.queue.push([Op::Cut(cut), Op::Done(done)]);
+        Ok(())
+    }
+
+    fn term_on_disk(&self, shared: &Shared, index: LogIndex) -> Option<Term> {
+        let segment = shared.segment_of(index)?;
+        let (_, offset) = segment.frame_at(index)?;
+        let mut head = [0; HEAD_BYTES];
+        segment.file.get()?.read_at(&mut head, offset).ok()?;
+        Some(decode_head(&head).ok()?.term)
+    }
+
+    /// Moves the purge pointer: frames up to `id` are no longer part of the log. Their bytes stay
+    /// until [`Journal::release`].
+    pub fn purge(&self, id: FrameId, done: Completion) -> Result<(), WriteError> {
+        let mut shared = self.lock();
+        if id.index >= shared.next_index {
+            return Err(WriteError::OutOfRange(id.index));
+        }
+        if shared
+            .meta
+            .purged
+            .is_none_or(|purged| purged.index < id.index)
+        {
+            shared.meta.purged = Some(id);
+        }
+        self.inner
+            .queue
+            .push([Op::Meta(shared.meta), Op::Done(done)]);
+        Ok(())
+    }
+
+    /// The purge pointer.
+    pub fn purged(&self) -> Option<FrameId> {
+        self.lock().meta.purged
+    }
+
+    /// Gives up the bytes of whole segments that end at or below `through`, which must be purged.
+    /// One file is kept to be used again, the others are deleted. Says how many were given up.
+    pub fn release(&self, through: LogIndex, done: Completion) -> Result<usize, WriteError> {
+        let mut shared = self.lock();
+        if shared
+            .meta
+            .purged
+            .is_none_or(|purged| purged.index < through)
+        {
+            return Err(WriteError::OutOfRange(through));
+        }
+        let mut paths = Vec::new();
+        while shared.segments.len() > 1 && shared.segments[0].end_index().0 <= through.0 + 1 {
+            if let Some(gone) = shared.segments.pop_front() {
+                paths.push(segment_path(&self.inner.dir, gone.base));
+            }
+        }
+        let count = paths.len();
+        self.inner.queue.push([Op::Release(paths), Op::Done(done)]);
+        Ok(count)
+    }
+
+    /// Tells how far the state machine has applied: later frames stay in memory.
+    pub fn set_applied(&self, applied: LogIndex) {
+        let mut shared = self.lock();
+        shared.applied_end = shared.applied_end.max(applied.0 + 1);
+    }
+
+    /// Tells how far the group has committed; written into no frame by itself.
+    pub fn set_committed(&self, committed: LogIndex) {
+        let mut shared = self.lock();
+        shared.committed = shared.committed.max(committed);
+    }
+
+    /// The highest committed index that is known: told, or found in a frame at opening.
+    pub fn committed(&self) -> LogIndex {
+        self.lock().committed
+    }
+
+    /// Identity of the last frame, `None` when there never was one.
+    pub fn last(&self) -> Option<FrameId> {
+        self.lock().last
+    }
+
+    /// The first position after the last frame.
+    pub fn end(&self) -> Position {
+        self.lock().end
+    }
+
+    /// First log index that is not on stable storage here.
+    pub fn synced_end(&self) -> LogIndex {
+        LogIndex(self.inner.health.synced_end())
+    }
+
+    /// The position of the first payload byte of a frame.
+    pub fn payload_position(&self, index: LogIndex) -> Option<Position> {
+        let shared = self.lock();
+        let held = shared.tail.frame(index).map(|(position, _)| position);
+        let position = held.or_else(|| Some(shared.segment_of(index)?.frame_at(index)?.0))?;
+        Some(Position(position.0 + LOGICAL_HEADER_BYTES as u64))
+    }
+
+    /// Reads a frame from memory or disk; one read from disk is verified.
+    pub fn frame(&self, index: LogIndex) -> Result<Frame, ReadError> {
+        let (file, offset) = {
+            let shared = self.lock();
+            if let Some((_, frame)) = shared.tail.frame(index) {
+                return Ok(frame.clone());
+            }
+            let place = shared.segment_of(index).and_then(|segment| {
+                let (_, offset) = segment.frame_at(index)?;
+                Some((segment.file.get()?.clone(), offset))
+            });
+            place.ok_or(ReadError::NoFrame(index))?
+        };
+        let mut head = [0; HEAD_BYTES];
+        file.read_at(&mut head, offset)?;
+        let head = decode_head(&head).map_err(|_| ReadError::Corrupt(index))?;
+        if head.index != index {
+            return Err(ReadError::Corrupt(index));
+        }
+        let mut payload = vec![0; head.payload_len];
+        file.read_at(&mut payload, offset + HEAD_BYTES as u64)?;
+        head.frame(payload.into())
+            .map_err(|_| ReadError::Corrupt(index))
+    }
+
+    /// Reads `len` payload bytes at `position` (a record inside a frame). From memory no byte is
+    /// copied; from disk the bytes are not verified here: a record carries its own checksum.
+    pub fn read(&self, position: Position, len: usize) -> Result<Bytes, ReadError> {
+        let (file, offset) = {
+            let shared = self.lock();
+            if let Some(bytes) = shared.tail.bytes_at(position, len) {
+                return Ok(bytes);
+            }
+            let place = shared.segment_covering(position).and_then(|segment| {
+                let (_, start, end, offset) = segment.frame_covering(position)?;
+                let inside = position.0 - start.0;
+                let whole =
+                    inside >= LOGICAL_HEADER_BYTES as u64 && position.0 + len as u64 <= end.0;
+                let at = offset + frame::ENVELOPE_BYTES as u64 + inside;
+                whole.then_some((segment.file.get()?.clone(), at))
+            });
+            place.ok_or(ReadError::NoBytes(position, len))?
+        };
+        let mut bytes = vec![0; len];
+        file.read_at(&mut bytes, offset)?;
+        Ok(bytes.into())
+    }
+
+    /// Why the journal stopped, if it did.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        self.inner.health.poison()
+    }
+
+    /// Whether there was no room for the next segment: new messages should be refused.
+    pub fn no_space(&self) -> bool {
+        self.inner.health.no_space()
+    }
+
+    /// Lets the writer try again to make room ready, after space was freed.
+    pub fn retry_space(&self) {
+        self.inner.health.retry_space();
+    }
+
+    /// Counters since opening.
+    pub fn stats(&self) -> JournalStats {
+        self.inner.health.stats()
+    }
+
+    /// Payload bytes that the tail holds in memory.
+    pub fn tail_bytes(&self) -> usize {
+        self.lock().tail.held_bytes()
+    }
+
+    /// Notes in the meta file how far the disk is, so that a later loss of the last frames is told
+    /// from a torn write, and ends the writer. `done` is called when that is durable.
+    pub fn close(&self, done: Completion) {
+        let shared = self.lock();
+        self.inner
+            .queue
+            .push([Op::Meta(shared.meta), Op::Done(done)]);
+        drop(shared);
+        self.inner.queue.close();
+    }
+
+    /// Waits for the writer's thread after [`Journal::close`]; returns at once for a local writer.
+    pub fn join(&self) {
+        let running = self
+            .inner
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(Running::Thread(thread)) = running {
+            if thread.join().is_err() {
+                tracing::error!(dir = %self.inner.dir.display(), "the journal's writer panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+impl Shared {
+    fn check_order(&self, frames: &[Frame]) -> Result<(), WriteError> {
+        let mut expected = self.next_index;
+        let mut least_term = self.last.map_or(Term(0), |last| last.term);
+        for frame in frames {
+            if frame.payload.len() > MAX_PAYLOAD_BYTES {
+                return Err(WriteError::TooLarge(frame.payload.len()));
+            }
+            if frame.index != expected || frame.term < least_term {
+                return Err(WriteError::OutOfOrder {
+                    expected,
+                    got: frame.index,
+                    least_term,
+                    got_term: frame.term,
+                });
+            }
+            expected.0 += 1;
+            least_term = frame.term;
+        }
+        Ok(())
+    }
+
+    /// Gives the frame its place; returns the step to a new segment when one is needed first.
+    fn place(&mut self, frame: &Frame, segment_bytes: u64) -> Option<Op> {
+        let logical = frame.logical_len();
+        let mut roll = None;
+        if !self
+            .segments
+            .back()
+            .is_some_and(|segment| segment.fits(logical))
+        {
+            let capacity_bytes = capacity_for(segment_bytes, logical);
+            // A segment without a frame gives its name to the larger one.
+            if self.segments.back().is_some_and(Segment::is_empty) {
+                self.segments.pop_back();
+            }
+            let slot = FileSlot::default();
+            self.segments.push_back(Segment::new(
+                self.end,
+                frame.index,
+                capacity_bytes,
+                slot.clone(),
+            ));
+            roll = Some(Op::Roll {
+                base: self.end,
+                first_index: frame.index,
+                prev_term: self.last.map_or(Term(0), |last| last.term),
+                capacity_bytes,
+                slot,
+            });
+        }
+        if let Some(segment) = self.segments.back_mut() {
+            segment.push(logical);
+        }
+        self.tail.push(self.end, frame.clone());
+        self.last = Some(FrameId {
+            term: frame.term,
+            index: frame.index,
+        });
+        self.next_index = LogIndex(frame.index.0 + 1);
+        self.end = Position(self.end.0 + logical);
+        roll
+    }
+
+    fn segment_of(&self, index: LogIndex) -> Option<&Segment> {
+        let nth = self
+            .segments
+            .partition_point(|segment| segment.first_index <= index)
+            .checked_sub(1)?;
+        self.segments.get(nth)
+    }
+
+    fn segment_covering(&self, position: Position) -> Option<&Segment> {
+        let nth = self
+            .segments
+            .partition_point(|segment| segment.base <= position)
+            .checked_sub(1)?;
+        self.segments.get(nth)
+    }
+
+    fn term_of(&self, index: LogIndex) -> Option<Term> {
+        self.tail.frame(index).map(|(_, frame)| frame.term)
+    }
+
+    /// Forgets the frames from `from` on and says what the writer must do; `term` is that of the
+    /// last frame kept.
+    fn cut(&mut self, dir: &Path, from: u64, term: Option<Term>) -> Result<Cut, WriteError> {
+        let first = self
+            .segments
+            .front()
+            .map_or(LogIndex(0), |segment| segment.first_index);
+        if from < first.0 || from < self.applied_end {
+            return Err(WriteError::OutOfRange(LogIndex(from)));
+        }
+        let mut dropped = Vec::new();
+        while self.segments.len() > 1
+            && self
+                .segments
+                .back()
+                .is_some_and(|last| last.first_index.0 >= from)
+        {
+            if let Some(gone) = self.segments.pop_back() {
+                dropped.insert(0, segment_path(dir, gone.base));
+            }
+        }
+        let Some(segment) = self.segments.back_mut() else {
+            return Err(WriteError::OutOfRange(LogIndex(from)));
+        };
+        segment.truncate_from(from);
+        self.tail.truncate_from(from);
+        self.end = segment.end();
+        self.next_index = LogIndex(from);
+        let keep = from.checked_sub(1).map(LogIndex);
+        let purged = self.meta.purged.filter(|purged| Some(purged.index) == keep);
+        self.last = term
+            .zip(keep)
+            .map(|(term, index)| FrameId { term, index })
+            .or(purged);
+        self.meta.epoch += 1;
+        self.meta.cut_from = from;
+        Ok(Cut {
+            meta: self.meta,
+            slot: segment.file.clone(),
+            capacity_bytes: segment.capacity_bytes,
+            end_offset: segment.end_offset(),
+            last_offset: keep
+                .and_then(|keep| segment.frame_at(keep))
+                .map(|(_, offset)| offset),
+            dropped,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

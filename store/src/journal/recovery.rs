@@ -1,0 +1,476 @@
+//! Reading a journal back: which frames are believed, what is a torn tail, what is corruption.
+//!
+//! Owns: the rule. The next frame is believed only if salt, epoch, index (+1), term (not lower),
+//! chain and checksums all match. Where that ends, everything after is a torn tail (or an old life
+//! of the file) and is cut, **unless** something proves that a frame from there on was once synced:
+//! a later whole frame that says so (its `synced` field), the meta file, or the checkpoint. Then it
+//! is corruption: nothing is changed and the journal is not opened. (A later whole frame alone
+//! proves nothing: a crash keeps any sectors of a batch that was never synced. For the same reason
+//! a frame's `committed` proves nothing about this replica's disk: a quorum of others may have
+//! committed what was never synced here.) Read next: [`super::writer`], [`super::frame`].
+
+use super::error::OpenError;
+use super::frame::{FrameFault, HEAD_BYTES, Head, MAGIC, decode_head, u32_at};
+use super::meta::{FrameId, Meta, MetaFile};
+use super::segment::{
+    FileSlot, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, parse_segment_name, salt_of,
+    segment_path,
+};
+use super::writer::{Current, drop_tail, install_segment};
+use crate::disk::{Disk, DiskFile};
+use anabranch_core::id::{LogIndex, Position, Term};
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes read at a time.
+const WINDOW_BYTES: usize = 1024 * 1024;
+
+/// What was found.
+pub(crate) struct Recovered {
+    pub(crate) segments: VecDeque<Segment>,
+    pub(crate) meta: Meta,
+    pub(crate) meta_file: MetaFile,
+    pub(crate) current: Current,
+    pub(crate) chain: u32,
+    pub(crate) last: Option<FrameId>,
+    pub(crate) next_index: LogIndex,
+    pub(crate) end: Position,
+    pub(crate) committed: LogIndex,
+    /// Bytes of a torn tail were dropped.
+    pub(crate) cut: bool,
+}
+
+/// What recovery is told.
+pub(crate) struct Told {
+    pub(crate) segment_bytes: u64,
+    /// Payloads of frames below this log index are not read again: a checkpoint covers them. Their
+    /// heads still are, with the chain.
+    pub(crate) trusted_end: u64,
+    /// Frames below this log index are known to have been synced (a checkpoint says so).
+    pub(crate) must_reach: u64,
+}
+
+/// Where the scan stands: what the next frame must match.
+#[derive(Clone, Copy)]
+struct Expect {
+    index: u64,
+    term: u64,
+    chain: u32,
+    position: u64,
+    committed: u64,
+}
+
+/// One segment file under scan.
+struct Scanned {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    header: SegmentHeader,
+    segment: Segment,
+}
+
+/// Opens what lies in `dir`, creating the first segment when there is none.
+pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recovered, OpenError> {
+    let names = disk.list(dir).map_err(OpenError::io(dir))?;
+    let bases: Vec<Position> = names
+        .iter()
+        .filter_map(|name| parse_segment_name(name))
+        .collect();
+    let has_meta = names.iter().any(|name| name == super::meta::META_NAME);
+    if !has_meta && !bases.is_empty() {
+        return Err(corrupt(
+            dir.join(super::meta::META_NAME),
+            0,
+            0,
+            "the file with the vote is missing",
+        ));
+    }
+    for name in names.iter().filter(|name| name.ends_with(".tmp")) {
+        let path = dir.join(name);
+        disk.remove(&path).map_err(OpenError::io(path))?;
+    }
+    let meta_path = dir.join(super::meta::META_NAME);
+    let opened = MetaFile::open(disk, dir).map_err(OpenError::io(&meta_path))?;
+    let Some((mut meta_file, mut meta)) = opened else {
+        return Err(corrupt(
+            meta_path,
+            0,
+            0,
+            "neither copy of the vote is readable",
+        ));
+    };
+    if bases.is_empty() {
+        let reached = meta.synced_end.max(told.must_reach);
+        if reached > 0 {
+            return Err(corrupt(
+                dir.to_owned(),
+                0,
+                0,
+                &format!("all segments are missing; {reached} frames were synced"),
+            ));
+        }
+        return create_first(disk, dir, told, meta_file, meta);
+    }
+
+    let mut expect: Option<Expect> = None;
+    let mut scanned: Vec<Scanned> = Vec::new();
+    let mut fault: Option<(usize, FrameFault)> = None;
+    for (nth, base) in bases.iter().enumerate() {
+        let path = segment_path(dir, *base);
+        let file = disk.open(&path).map_err(OpenError::io(&path))?;
+        let header = read_header(&*file, &path, *base)?;
+        let first = expect.get_or_insert(Expect {
+            index: header.first_index.0,
+            term: header.prev_term.0,
+            chain: header.prev_crc,
+            position: header.base.0,
+            committed: 0,
+        });
+        let joins = header.base.0 == first.position
+            && header.first_index.0 == first.index
+            && header.prev_crc == first.chain;
+        let slot = FileSlot::default();
+        let _ = slot.set(file.clone());
+        let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
+        scanned.push(Scanned {
+            path,
+            file,
+            header,
+            segment,
+        });
+        if nth > 0 && !joins {
+            // The segment before ends earlier than this one expects.
+            fault.get_or_insert((nth - 1, FrameFault::NoMagic));
+            continue;
+        }
+        if fault.is_some() {
+            continue;
+        }
+        let this = &mut scanned[nth];
+        let stop = scan(this, first, &meta, told).map_err(OpenError::io(&this.path))?;
+        if nth + 1 == bases.len() {
+            fault = Some((nth, stop));
+        }
+    }
+    let Some(expect) = expect else {
+        return Err(corrupt(dir.to_owned(), 0, 0, "no segment could be read"));
+    };
+    let (last_nth, fault) = fault.unwrap_or((scanned.len() - 1, FrameFault::NoMagic));
+
+    let found = search_tail(&scanned[last_nth..], &expect, &meta).map_err(OpenError::io(dir))?;
+    if let Some(proof) = proof_of_sync(&found, &expect, &meta, told) {
+        let what = format!("{fault}, and {proof}");
+        return Err(corrupt(
+            scanned[last_nth].path.clone(),
+            expect.index,
+            expect.position,
+            &what,
+        ));
+    }
+    let keep = &scanned[last_nth];
+    let cut = found.live_frames || scanned.len() > last_nth + 1;
+    if cut {
+        tracing::warn!(segment = %keep.path.display(), index = expect.index, "cutting a torn tail");
+        meta.epoch += 1;
+        meta.cut_from = expect.index;
+        meta.synced_end = expect.index;
+        meta_file.write(&meta).map_err(OpenError::io(&meta_path))?;
+        let dropped: Vec<PathBuf> = scanned[last_nth + 1..]
+            .iter()
+            .map(|one| one.path.clone())
+            .collect();
+        let end_offset = keep.segment.end_offset();
+        drop_tail(
+            disk,
+            dir,
+            &*keep.file,
+            end_offset,
+            keep.header.capacity_bytes,
+            &dropped,
+        )
+        .map_err(OpenError::io(&keep.path))?;
+    }
+    // What was read may still be in the page cache only (a crash of the process, not the machine):
+    // it counts as synced from here on, so it must be.
+    keep.file.sync().map_err(OpenError::io(&keep.path))?;
+    if last_nth > 0 {
+        scanned[last_nth - 1]
+            .file
+            .sync()
+            .map_err(OpenError::io(&scanned[last_nth - 1].path))?;
+    }
+
+    let current = Current {
+        file: keep.file.clone(),
+        salt: keep.header.salt,
+        offset: keep.segment.end_offset(),
+        capacity_bytes: keep.header.capacity_bytes,
+    };
+    scanned.truncate(last_nth + 1);
+    let last = (expect.index > 0).then_some(FrameId {
+        term: Term(expect.term),
+        index: LogIndex(expect.index - 1),
+    });
+    Ok(Recovered {
+        segments: scanned.into_iter().map(|one| one.segment).collect(),
+        meta,
+        meta_file,
+        current,
+        chain: expect.chain,
+        last,
+        next_index: LogIndex(expect.index),
+        end: Position(expect.position),
+        committed: LogIndex(expect.committed),
+        cut,
+    })
+}
+
+fn corrupt(path: PathBuf, index: u64, position: u64, what: &str) -> OpenError {
+    OpenError::Corrupt {
+        path,
+        index: LogIndex(index),
+        position: Position(position),
+        what: what.to_owned(),
+    }
+}
+
+fn create_first(
+    disk: &dyn Disk,
+    dir: &Path,
+    told: &Told,
+    meta_file: MetaFile,
+    meta: Meta,
+) -> Result<Recovered, OpenError> {
+    let header = SegmentHeader {
+        salt: salt_of(Position(0), meta.epoch),
+        prev_crc: 0,
+        base: Position(0),
+        first_index: LogIndex(0),
+        prev_term: Term(0),
+        capacity_bytes: told.segment_bytes,
+    };
+    let unfinished = dir.join("spare-0.tmp");
+    let file = disk
+        .create_zeroed(&unfinished, told.segment_bytes)
+        .map_err(OpenError::io(&unfinished))?;
+    install_segment(disk, dir, &unfinished, &*file, &header).map_err(OpenError::io(dir))?;
+    let slot = FileSlot::default();
+    let _ = slot.set(file.clone());
+    let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
+    let current = Current {
+        file,
+        salt: header.salt,
+        offset: SEGMENT_HEADER_BYTES,
+        capacity_bytes: header.capacity_bytes,
+    };
+    Ok(Recovered {
+        segments: VecDeque::from([segment]),
+        meta,
+        meta_file,
+        current,
+        chain: 0,
+        last: None,
+        next_index: LogIndex(0),
+        end: Position(0),
+        committed: LogIndex(0),
+        cut: false,
+    })
+}
+
+fn read_header(
+    file: &dyn DiskFile,
+    path: &Path,
+    base: Position,
+) -> Result<SegmentHeader, OpenError> {
+    let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+    match file.read_at(&mut bytes, 0) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(corrupt(
+                path.to_owned(),
+                0,
+                base.0,
+                "the segment is shorter than its header",
+            ));
+        }
+        Err(error) => {
+            return Err(OpenError::Io {
+                path: path.to_owned(),
+                source: error,
+            });
+        }
+    }
+    let len = file.len().map_err(OpenError::io(path))?;
+    // A segment gets its name only after its header was synced, so a bad header is never torn.
+    match SegmentHeader::decode(&bytes) {
+        Some(header) if header.base == base && header.capacity_bytes <= len => Ok(header),
+        _ => Err(corrupt(
+            path.to_owned(),
+            0,
+            base.0,
+            "the segment's header does not match its checksum or its file",
+        )),
+    }
+}
+
+/// Believes frames of one segment until one does not match; says why it stopped.
+fn scan(
+    this: &mut Scanned,
+    expect: &mut Expect,
+    meta: &Meta,
+    told: &Told,
+) -> io::Result<FrameFault> {
+    let mut window = Window::new(&*this.file, this.header.capacity_bytes);
+    loop {
+        let offset = this.segment.end_offset();
+        let Some(bytes) = window.get(offset, HEAD_BYTES)? else {
+            return Ok(FrameFault::NoMagic);
+        };
+        let head = match decode_head(bytes) {
+            Ok(head) => head,
+            Err(fault) => return Ok(fault),
+        };
+        if !follows(&head, this.header.salt, expect)
+            || is_cut(&head, meta)
+            || !this.segment.fits(head.logical_len())
+        {
+            return Ok(FrameFault::NoMagic);
+        }
+        if head.index.0 >= told.trusted_end {
+            let Some(payload) = window.get(offset + HEAD_BYTES as u64, head.payload_len)? else {
+                return Ok(FrameFault::Field);
+            };
+            if let Err(fault) = head.check_payload(payload) {
+                return Ok(fault);
+            }
+        }
+        this.segment.push(head.logical_len());
+        expect.index += 1;
+        expect.term = head.term.0;
+        expect.chain = head.crc;
+        expect.position += head.logical_len();
+        expect.committed = expect.committed.max(head.committed.0);
+    }
+}
+
+fn follows(head: &Head, salt: u32, expect: &Expect) -> bool {
+    head.link.salt == salt
+        && head.index.0 == expect.index
+        && head.term.0 >= expect.term
+        && head.link.prev_crc == expect.chain
+}
+
+/// Whether the frame lies in a tail that was cut.
+fn is_cut(head: &Head, meta: &Meta) -> bool {
+    head.link.epoch < meta.epoch && head.index.0 >= meta.cut_from
+}
+
+/// What lies behind the last frame that was believed.
+#[derive(Default)]
+struct Tail {
+    /// Whole or broken frames of the file's present life are there.
+    live_frames: bool,
+    /// The highest log index below which a whole frame there, not cut, says all was synced.
+    synced_end: u64,
+}
+
+fn search_tail(segments: &[Scanned], expect: &Expect, meta: &Meta) -> io::Result<Tail> {
+    let mut tail = Tail::default();
+    for one in segments {
+        let mut window = Window::new(&*one.file, one.header.capacity_bytes);
+        let mut offset = one.segment.end_offset();
+        while let Some(bytes) = window.get_at_most(offset, WINDOW_BYTES)? {
+            if bytes.len() < HEAD_BYTES {
+                break;
+            }
+            let mut at = 0;
+            while at + HEAD_BYTES <= bytes.len() {
+                if bytes[at..at + 4] == MAGIC && u32_at(bytes, at + 4) == one.header.salt {
+                    tail.live_frames = true;
+                    if let Ok(head) = decode_head(&bytes[at..]) {
+                        if !is_cut(&head, meta) && head.index.0 >= expect.index {
+                            tail.synced_end = tail.synced_end.max(head.link.synced_end);
+                        }
+                    }
+                }
+                at += super::frame::ALIGN_BYTES;
+            }
+            offset += at as u64;
+        }
+    }
+    Ok(tail)
+}
+
+fn proof_of_sync(tail: &Tail, expect: &Expect, meta: &Meta, told: &Told) -> Option<String> {
+    let index = expect.index;
+    if tail.synced_end > index {
+        return Some(format!(
+            "a later whole frame says that all below {} was synced",
+            tail.synced_end
+        ));
+    }
+    if meta.synced_end > index {
+        return Some(format!(
+            "the meta file says that all below {} was synced",
+            meta.synced_end
+        ));
+    }
+    if told.must_reach > index {
+        return Some(format!(
+            "the checkpoint says that all below {} was synced",
+            told.must_reach
+        ));
+    }
+    None
+}
+
+/// Reads a file through a window that moves forward.
+struct Window<'a> {
+    file: &'a dyn DiskFile,
+    end: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn new(file: &'a dyn DiskFile, end: u64) -> Self {
+        Self {
+            file,
+            end,
+            start: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Exactly `len` bytes at `offset`, or `None` when the file ends before.
+    fn get(&mut self, offset: u64, len: usize) -> io::Result<Option<&[u8]>> {
+        if offset + len as u64 > self.end {
+            return Ok(None);
+        }
+        self.fill(offset, len)?;
+        let from = (offset - self.start) as usize;
+        Ok(self.bytes.get(from..from + len))
+    }
+
+    /// Up to `len` bytes at `offset`, or `None` at the end.
+    fn get_at_most(&mut self, offset: u64, len: usize) -> io::Result<Option<&[u8]>> {
+        let left = self.end.saturating_sub(offset).min(len as u64) as usize;
+        if left == 0 {
+            Ok(None)
+        } else {
+            self.get(offset, left)
+        }
+    }
+
+    fn fill(&mut self, offset: u64, len: usize) -> io::Result<()> {
+        let held = self.start + self.bytes.len() as u64;
+        if offset >= self.start && offset + len as u64 <= held {
+            return Ok(());
+        }
+        let want = (len.max(WINDOW_BYTES) as u64).min(self.end - offset) as usize;
+        self.bytes.resize(want, 0);
+        self.start = offset;
+        self.file.read_at(&mut self.bytes, offset)
+    }
+}

@@ -1,0 +1,86 @@
+//! What writer and readers tell each other without a lock: how far the disk is, and whether it failed.
+//!
+//! Owns: the poisoned state (set once, never lifted), counters. Read next: [`super::writer`].
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Shared by the writer, the readers and the owner of a journal.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    poison: OnceLock<Arc<str>>,
+    synced_end: AtomicU64,
+    no_space: AtomicBool,
+    frames: AtomicU64,
+    bytes: AtomicU64,
+    syncs: AtomicU64,
+    writes: AtomicU64,
+}
+
+/// Counters of one journal since it was opened.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Frames appended.
+    pub frames: u64,
+    /// Bytes written for frames, envelopes included.
+    pub bytes: u64,
+    /// Writes of gathered frames.
+    pub writes: u64,
+    /// Syncs of segments.
+    pub syncs: u64,
+}
+
+impl Health {
+    pub(crate) fn poison(&self) -> Option<Arc<str>> {
+        self.poison.get().cloned()
+    }
+
+    pub(crate) fn set_poison(&self, cause: Arc<str>) {
+        let _ = self.poison.set(cause);
+    }
+
+    /// First log index not known to be on stable storage here.
+    pub(crate) fn synced_end(&self) -> u64 {
+        self.synced_end.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_synced_end(&self, end: u64) {
+        self.synced_end.store(end, Ordering::Release);
+    }
+
+    /// Whether room for the next segment could not be had.
+    pub(crate) fn no_space(&self) -> bool {
+        self.no_space.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_no_space(&self) {
+        self.no_space.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the writer try again to make the next segment.
+    pub(crate) fn retry_space(&self) {
+        self.no_space.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn appended(&self, frames: u64) {
+        self.frames.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn did_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> JournalStats {
+        JournalStats {
+            frames: self.frames.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            syncs: self.syncs.load(Ordering::Relaxed),
+        }
+    }
+}

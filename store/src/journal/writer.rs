@@ -1,0 +1,500 @@
+//! The writer: the only code that changes a journal's files after recovery.
+//!
+//! Owns: group commit (all that waits becomes one gathered write and one sync), the order of votes
+//! and frames, the poisoned state, making the next segment ready. Never answers before the bytes
+//! are synced; never retries a failed disk operation. Read next: [`super::queue`] (how it is fed
+//! and where it runs), [`super::frame`].
+
+use super::error::WriteError;
+use super::frame::{ALIGN_BYTES, Frame, HEAD_BYTES, Link, decode_head, encode_head};
+use super::meta::{Meta, MetaFile};
+use super::segment::{FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of, segment_path};
+use super::stats::Health;
+use crate::disk::{Disk, DiskFile, write_all_at, zero_range};
+use anabranch_core::id::{LogIndex, Position, Term};
+use bytes::Bytes;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Called once the operation is durable, or failed; on the writer's thread.
+pub type Completion = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
+
+/// Payloads up to this size are copied into the gather buffer; larger ones are written from where
+/// they are. Copying this much is cheaper than one more slice for the kernel.
+const COPY_BYTES: usize = 1024;
+
+/// Bytes gathered before they are written without waiting for the rest of the batch.
+const GATHER_BYTES: usize = 16 * 1024 * 1024;
+
+/// One step for the writer; steps are done in the order they were queued.
+pub(crate) enum Op {
+    /// Append a frame to the current segment.
+    Frame(Frame),
+    /// Go on in a new segment.
+    Roll {
+        base: Position,
+        first_index: LogIndex,
+        prev_term: Term,
+        capacity_bytes: u64,
+        slot: FileSlot,
+    },
+    /// Write the small durable facts.
+    Meta(Meta),
+    /// Drop every frame from `meta.cut_from`.
+    Cut(Cut),
+    /// Delete segments, or keep one as the next.
+    Release(Vec<PathBuf>),
+    /// Report when everything before is synced.
+    Done(Completion),
+}
+
+/// Where to cut, and what is left.
+pub(crate) struct Cut {
+    pub(crate) meta: Meta,
+    /// Segment that becomes the current one.
+    pub(crate) slot: FileSlot,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) end_offset: u64,
+    /// Offset of the last frame kept in it; `None` when the segment is left without a frame.
+    pub(crate) last_offset: Option<u64>,
+    /// Later segments, oldest first.
+    pub(crate) dropped: Vec<PathBuf>,
+}
+
+/// The segment being written.
+pub(crate) struct Current {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) salt: u32,
+    pub(crate) offset: u64,
+    pub(crate) capacity_bytes: u64,
+}
+
+/// A file made ready to become the next segment.
+#[derive(Debug)]
+struct Spare {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+}
+
+enum Next {
+    None,
+    Preparing(JoinHandle<io::Result<Spare>>),
+    Ready(Spare),
+}
+
+/// The writer's state. It is moved to its own thread, or into a local task in a simulation.
+pub(crate) struct Writer {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    pub(crate) meta: MetaFile,
+    pub(crate) epoch: u32,
+    pub(crate) chain: u32,
+    pub(crate) current: Current,
+    /// First log index not written yet.
+    pub(crate) end_index: u64,
+    pub(crate) segment_bytes: u64,
+    /// Whether the next segment is made by a thread of its own.
+    pub(crate) background: bool,
+    pub(crate) health: Arc<Health>,
+    next: Next,
+    spares_made: u64,
+    gather: Gather,
+    unsynced: Vec<Arc<dyn DiskFile>>,
+    waiting: Vec<Completion>,
+}
+
+/// Bytes to write in one go: copied pieces and, between them, payloads left in place.
+#[derive(Default)]
+struct Gather {
+    copied: Vec<u8>,
+    in_place: Vec<(usize, Bytes)>,
+    len: usize,
+    end_index: u64,
+}
+
+impl Gather {
+    fn push(&mut self, head: &[u8; HEAD_BYTES], payload: &Bytes) {
+        self.copied.extend_from_slice(head);
+        if payload.len() <= COPY_BYTES {
+            self.copied.extend_from_slice(payload);
+        } else {
+            self.in_place.push((self.copied.len(), payload.clone()));
+        }
+        let unpadded = HEAD_BYTES + payload.len();
+        let padding = unpadded.next_multiple_of(ALIGN_BYTES) - unpadded;
+        self.copied.extend_from_slice(&[0; ALIGN_BYTES][..padding]);
+        self.len += unpadded + padding;
+    }
+
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut slices = Vec::with_capacity(2 * self.in_place.len() + 1);
+        let mut from = 0;
+        for (at, payload) in &self.in_place {
+            slices.push(IoSlice::new(&self.copied[from..*at]));
+            slices.push(IoSlice::new(payload));
+            from = *at;
+        }
+        if from < self.copied.len() {
+            slices.push(IoSlice::new(&self.copied[from..]));
+        }
+        slices
+    }
+
+    fn clear(&mut self) {
+        self.copied.clear();
+        self.in_place.clear();
+        self.len = 0;
+    }
+}
+
+/// What a writer starts from: the state that recovery found.
+pub(crate) struct WriterStart {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    pub(crate) meta: MetaFile,
+    pub(crate) epoch: u32,
+    pub(crate) chain: u32,
+    pub(crate) current: Current,
+    /// First log index not written yet.
+    pub(crate) end_index: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) background: bool,
+    pub(crate) health: Arc<Health>,
+}
+
+impl Writer {
+    pub(crate) fn new(start: WriterStart) -> Self {
+        Self {
+            disk: start.disk,
+            dir: start.dir,
+            meta: start.meta,
+            epoch: start.epoch,
+            chain: start.chain,
+            current: start.current,
+            end_index: start.end_index,
+            segment_bytes: start.segment_bytes,
+            background: start.background,
+            health: start.health,
+            next: Next::None,
+            spares_made: 0,
+            gather: Gather::default(),
+            unsynced: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Does all of `ops` and reports each [`Op::Done`] once what stands before it is synced.
+    pub(crate) fn run(&mut self, ops: &mut Vec<Op>) {
+        for op in ops.drain(..) {
+            if let Op::Done(done) = op {
+                self.waiting.push(done);
+                continue;
+            }
+            if self.health.poison().is_none() {
+                if let Err(error) = self.step(op) {
+                    self.poison(&error);
+                }
+            }
+        }
+        if self.health.poison().is_none() {
+            if let Err(error) = self.settle() {
+                self.poison(&error);
+            }
+        }
+        self.report();
+        if self.health.poison().is_none() {
+            self.prepare_next();
+        }
+    }
+
+    fn poison(&mut self, error: &io::Error) {
+        tracing::error!(dir = %self.dir.display(), %error, "the journal stops: a disk operation failed");
+        self.health.set_poison(error.to_string().into());
+        self.gather.clear();
+        self.unsynced.clear();
+    }
+
+    fn report(&mut self) {
+        let poison = self.health.poison();
+        for done in self.waiting.drain(..) {
+            done(match &poison {
+                Some(cause) => Err(WriteError::Poisoned(cause.clone())),
+                None => Ok(()),
+            });
+        }
+    }
+
+    fn step(&mut self, op: Op) -> io::Result<()> {
+        match op {
+            Op::Frame(frame) => self.gather_frame(&frame),
+            Op::Roll {
+                base,
+                first_index,
+                prev_term,
+                capacity_bytes,
+                slot,
+            } => {
+                self.write_gathered()?;
+                let salt = salt_of(base, self.epoch);
+                let header = SegmentHeader {
+                    salt,
+                    prev_crc: self.chain,
+                    base,
+                    first_index,
+                    prev_term,
+                    capacity_bytes,
+                };
+                let file = self.next_segment(&header)?;
+                self.current = Current {
+                    file: file.clone(),
+                    salt,
+                    offset: SEGMENT_HEADER_BYTES,
+                    capacity_bytes,
+                };
+                let _ = slot.set(file);
+                Ok(())
+            }
+            // A vote and the frames around it must reach the disk in the order they were asked for.
+            Op::Meta(meta) => {
+                self.settle()?;
+                self.write_meta(meta)
+            }
+            Op::Cut(cut) => {
+                self.settle()?;
+                self.cut(cut)
+            }
+            Op::Release(paths) => {
+                self.settle()?;
+                self.release(&paths)
+            }
+            Op::Done(done) => {
+                self.waiting.push(done);
+                Ok(())
+            }
+        }
+    }
+
+    fn gather_frame(&mut self, frame: &Frame) -> io::Result<()> {
+        let link = Link {
+            salt: self.current.salt,
+            epoch: self.epoch,
+            prev_crc: self.chain,
+            synced_end: self.health.synced_end(),
+        };
+        let (head, crc) = encode_head(frame, link);
+        self.gather.push(&head, &frame.payload);
+        self.gather.end_index = frame.index.0 + 1;
+        self.chain = crc;
+        if self.gather.len >= GATHER_BYTES {
+            self.write_gathered()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes what was gathered, without a sync.
+    fn write_gathered(&mut self) -> io::Result<()> {
+        if self.gather.len == 0 {
+            return Ok(());
+        }
+        let len = self.gather.len as u64;
+        self.current
+            .file
+            .write_at(&mut self.gather.slices(), self.current.offset)?;
+        self.health.wrote(len);
+        self.current.offset += len;
+        self.end_index = self.gather.end_index;
+        self.gather.clear();
+        if !self
+            .unsynced
+            .last()
+            .is_some_and(|last| Arc::ptr_eq(last, &self.current.file))
+        {
+            self.unsynced.push(self.current.file.clone());
+        }
+        Ok(())
+    }
+
+    /// Writes and syncs everything so far.
+    fn settle(&mut self) -> io::Result<()> {
+        self.write_gathered()?;
+        for file in std::mem::take(&mut self.unsynced) {
+            file.sync()?;
+            self.health.did_sync();
+        }
+        self.health.set_synced_end(self.end_index);
+        Ok(())
+    }
+
+    fn write_meta(&mut self, mut meta: Meta) -> io::Result<()> {
+        meta.synced_end = self.end_index;
+        self.meta.write(&meta)
+    }
+
+    fn cut(&mut self, cut: Cut) -> io::Result<()> {
+        let Some(file) = cut.slot.get().cloned() else {
+            return Err(io::Error::other(
+                "a cut names a segment that was never made",
+            ));
+        };
+        // The record of the cut comes first: from here on a scan refuses the dropped frames.
+        self.end_index = cut.meta.cut_from;
+        self.epoch = cut.meta.epoch;
+        self.write_meta(cut.meta)?;
+        self.health.set_synced_end(self.end_index);
+        drop_tail(
+            &*self.disk,
+            &self.dir,
+            &*file,
+            cut.end_offset,
+            cut.capacity_bytes,
+            &cut.dropped,
+        )?;
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        file.read_at(&mut header, 0)?;
+        let header = SegmentHeader::decode(&header)
+            .ok_or_else(|| io::Error::other("segment header unreadable"))?;
+        self.chain = match cut.last_offset {
+            None => header.prev_crc,
+            Some(offset) => {
+                let mut head = [0; HEAD_BYTES];
+                file.read_at(&mut head, offset)?;
+                decode_head(&head).map_err(io::Error::other)?.crc
+            }
+        };
+        self.current = Current {
+            file,
+            salt: header.salt,
+            offset: cut.end_offset,
+            capacity_bytes: cut.capacity_bytes,
+        };
+        Ok(())
+    }
+
+    fn release(&mut self, paths: &[PathBuf]) -> io::Result<()> {
+        for path in paths {
+            if matches!(self.next, Next::None) {
+                let file = self.disk.open(path)?;
+                if file.len()? == self.segment_bytes {
+                    let spare = self.spare_path();
+                    self.disk.rename(path, &spare)?;
+                    self.next = Next::Ready(Spare { path: spare, file });
+                    continue;
+                }
+            }
+            self.disk.remove(path)?;
+        }
+        self.disk.sync_dir(&self.dir)
+    }
+
+    /// Makes a segment file durable under its name, from the spare one when it fits.
+    fn next_segment(&mut self, header: &SegmentHeader) -> io::Result<Arc<dyn DiskFile>> {
+        let prepared = match std::mem::replace(&mut self.next, Next::None) {
+            Next::None => None,
+            Next::Ready(spare) => Some(spare),
+            Next::Preparing(thread) => Some(
+                thread
+                    .join()
+                    .map_err(|_| io::Error::other("making a segment panicked"))??,
+            ),
+        };
+        let spare = match prepared {
+            Some(spare) if spare.file.len()? == header.capacity_bytes => spare,
+            kept => {
+                let path = self.spare_path();
+                let made = make_spare(&*self.disk, path, header.capacity_bytes)?;
+                if let Some(kept) = kept {
+                    self.next = Next::Ready(kept);
+                }
+                made
+            }
+        };
+        install_segment(&*self.disk, &self.dir, &spare.path, &*spare.file, header)?;
+        Ok(spare.file)
+    }
+
+    fn spare_path(&mut self) -> PathBuf {
+        self.spares_made += 1;
+        self.dir.join(format!("spare-{}.tmp", self.spares_made))
+    }
+
+    /// Has the next segment ready before it is needed: the wait for its zeros is not in the way of
+    /// a confirm.
+    fn prepare_next(&mut self) {
+        if let Next::Preparing(thread) = &self.next {
+            if !thread.is_finished() {
+                return;
+            }
+            let Next::Preparing(thread) = std::mem::replace(&mut self.next, Next::None) else {
+                return;
+            };
+            match thread.join() {
+                Ok(Ok(spare)) => self.next = Next::Ready(spare),
+                Ok(Err(error)) => self.note_no_space(&error),
+                Err(_) => self.note_no_space(&io::Error::other("making a segment panicked")),
+            }
+            return;
+        }
+        let half_full = self.current.offset * 2 > self.current.capacity_bytes;
+        if !half_full || matches!(self.next, Next::Ready(_)) || self.health.no_space() {
+            return;
+        }
+        let path = self.spare_path();
+        if self.background {
+            let (disk, len) = (self.disk.clone(), self.segment_bytes);
+            let named = std::thread::Builder::new().name("segment-maker".to_owned());
+            match named.spawn(move || make_spare(&*disk, path, len)) {
+                Ok(thread) => self.next = Next::Preparing(thread),
+                Err(error) => self.note_no_space(&error),
+            }
+        } else {
+            match make_spare(&*self.disk, path, self.segment_bytes) {
+                Ok(spare) => self.next = Next::Ready(spare),
+                Err(error) => self.note_no_space(&error),
+            }
+        }
+    }
+
+    fn note_no_space(&mut self, error: &io::Error) {
+        tracing::warn!(dir = %self.dir.display(), %error, "no room for the next segment");
+        self.health.set_no_space();
+    }
+}
+
+fn make_spare(disk: &dyn Disk, path: PathBuf, len: u64) -> io::Result<Spare> {
+    let file = disk.create_zeroed(&path, len)?;
+    Ok(Spare { path, file })
+}
+
+/// Gives a prepared file its header and its name; durable on return.
+pub(crate) fn install_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    prepared: &Path,
+    file: &dyn DiskFile,
+    header: &SegmentHeader,
+) -> io::Result<()> {
+    write_all_at(file, &header.encode(), 0)?;
+    file.sync()?;
+    disk.rename(prepared, &segment_path(dir, header.base))?;
+    disk.sync_dir(dir)
+}
+
+/// Wipes a cut tail: zeros from `end_offset`, later segments removed, newest first.
+pub(crate) fn drop_tail(
+    disk: &dyn Disk,
+    dir: &Path,
+    file: &dyn DiskFile,
+    end_offset: u64,
+    capacity_bytes: u64,
+    dropped: &[PathBuf],
+) -> io::Result<()> {
+    zero_range(file, end_offset, capacity_bytes.saturating_sub(end_offset))?;
+    file.sync()?;
+    for path in dropped.iter().rev() {
+        disk.remove(path)?;
+    }
+    disk.sync_dir(dir)
+}
