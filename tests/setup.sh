@@ -10,6 +10,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 # command that must exist -> Debian package that brings it
 debian_packages_missing() {
     command -v mosquitto_pub >/dev/null || echo mosquitto-clients
+    command -v amqp-consume >/dev/null || echo amqp-tools
     command -v chromium >/dev/null || echo chromium
     command -v node >/dev/null || echo nodejs
     command -v npm >/dev/null || echo npm
