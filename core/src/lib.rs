@@ -7,10 +7,16 @@
 
 pub mod address;
 pub mod authority;
+pub mod dispatch;
 pub mod error;
+pub mod exchange;
 pub mod gateway;
 pub mod id;
 pub mod message;
 pub mod meta;
+pub mod outbox;
+pub mod port;
 pub mod properties;
+pub mod record;
+pub mod stream;
 pub mod trie;

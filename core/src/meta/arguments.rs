@@ -33,7 +33,7 @@ impl Arguments {
             }
         }
         arguments.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(Arguments(arguments))
+        Ok(Arguments(detached(&arguments)))
     }
 
     /// All of them, sorted by name.
@@ -159,6 +159,22 @@ fn fraction(value: &Value) -> Option<u64> {
         Value::Double(number) => Some(number.to_bits()),
         _ => None,
     }
+}
+
+/// A copy whose bytes are its own, so that an argument does not keep a whole read buffer alive.
+fn detached(entries: &[(Bytes, Value)]) -> Vec<(Bytes, Value)> {
+    fn copy(value: &Value) -> Value {
+        match value {
+            Value::Text(text) => Value::Text(Bytes::copy_from_slice(text)),
+            Value::ShortText(text) => Value::ShortText(Bytes::copy_from_slice(text)),
+            Value::Binary(bytes) => Value::Binary(Bytes::copy_from_slice(bytes)),
+            Value::List(values) => Value::List(values.iter().map(copy).collect()),
+            Value::Table(entries) => Value::Table(detached(entries)),
+            plain => plain.clone(),
+        }
+    }
+    let copied = |(name, value): &(Bytes, Value)| (Bytes::copy_from_slice(name), copy(value));
+    entries.iter().map(copied).collect()
 }
 
 /// Counts levels of nesting; looks no deeper than it must to say "too deep".

@@ -85,6 +85,9 @@ pub struct Exchange {
     /// As the client gave them.
     #[serde(default)]
     pub arguments: Arguments,
+    /// The life of the node that it ends with; absent when it outlives the node.
+    #[serde(default)]
+    pub incarnation: Option<u64>,
     /// When it was made.
     pub created: UnixMs,
 }
@@ -121,6 +124,13 @@ pub struct Stream {
     pub incarnation: Option<u64>,
     /// When it was declared.
     pub created: UnixMs,
+}
+
+impl Stream {
+    /// Whether it is another connection's alone.
+    pub fn locked_for(&self, connection: ConnectionId) -> bool {
+        self.owner.is_some_and(|owner| owner != connection)
+    }
 }
 
 /// How far a stream's making has come.
