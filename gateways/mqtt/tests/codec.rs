@@ -420,7 +420,7 @@ fn read(bytes: &Bytes, cuts: &[usize]) -> Vec<Packet> {
             packets.push(packet);
         }
     }
-    assert_eq!(decoder.carried_bytes(), 0, "no byte is left over");
+    assert_eq!(decoder.held_bytes(), 0, "no byte is left over");
     packets
 }
 

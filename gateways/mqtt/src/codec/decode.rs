@@ -68,19 +68,27 @@ fn properties(
     Properties::parse(body.slice_ref(block), place)
 }
 
+/// The version that a CONNECT asks for.
+pub(super) fn connect_version(body: &Bytes) -> Result<Version, DecodeError> {
+    read_version(&mut Reader::new(body))
+}
+
+fn read_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+    let name = reader.binary()?;
+    match (name, reader.u8()?) {
+        (b"MQTT", 4) => Ok(Version::V311),
+        (b"MQTT", 5) => Ok(Version::V5),
+        // [MQTT-3.1.2-2]; MQIsdp is the name that version 3.1 had.
+        (b"MQTT" | b"MQIsdp", level) => Err(DecodeError::UnsupportedVersion { level }),
+        // [MQTT-3.1.2-1]
+        _ => Err(DecodeError::ProtocolName),
+    }
+}
+
 /// CONNECT, section 3.1.
 pub(super) fn connect(body: &Bytes) -> Result<Connect, DecodeError> {
     let mut reader = Reader::new(body);
-    let name = reader.binary()?;
-    let level = reader.u8()?;
-    let version = match (name, level) {
-        (b"MQTT", 4) => Version::V311,
-        (b"MQTT", 5) => Version::V5,
-        // [MQTT-3.1.2-2]; MQIsdp is the name that version 3.1 had.
-        (b"MQTT" | b"MQIsdp", level) => return Err(DecodeError::UnsupportedVersion { level }),
-        // [MQTT-3.1.2-1]
-        _ => return Err(DecodeError::ProtocolName),
-    };
+    let version = read_version(&mut reader)?;
     let flags = ConnectFlags::parse(reader.u8()?, version)?;
     let keep_alive_s = reader.u16()?;
     let place = Place::Packet(PacketType::Connect);

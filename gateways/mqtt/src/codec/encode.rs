@@ -47,10 +47,10 @@ pub fn encode(packet: &Packet, version: Version, out: &mut BytesMut) -> Result<(
             out.put_slice(&publish.payload);
             Ok(())
         }
-        Packet::PubAck(packet) => ack(PacketType::PubAck, packet, version, out),
-        Packet::PubRec(packet) => ack(PacketType::PubRec, packet, version, out),
-        Packet::PubRel(packet) => ack(PacketType::PubRel, packet, version, out),
-        Packet::PubComp(packet) => ack(PacketType::PubComp, packet, version, out),
+        Packet::PubAck(packet) => encode_ack(PacketType::PubAck, packet, version, out),
+        Packet::PubRec(packet) => encode_ack(PacketType::PubRec, packet, version, out),
+        Packet::PubRel(packet) => encode_ack(PacketType::PubRel, packet, version, out),
+        Packet::PubComp(packet) => encode_ack(PacketType::PubComp, packet, version, out),
         Packet::PingReq => finish(PacketType::PingReq, &[], out),
         Packet::PingResp => finish(PacketType::PingResp, &[], out),
         Packet::Disconnect(packet) => reason_only(
@@ -131,9 +131,12 @@ fn put_binary(body: &mut BytesMut, bytes: &[u8]) -> Result<(), EncodeError> {
     Ok(())
 }
 
-/// The four acknowledgements; the usual one is written without a detour.
+/// Appends PUBACK, PUBREC, PUBREL or PUBCOMP; the usual one is written without a detour.
+///
+/// # Errors
+/// When the properties are too long; nothing is appended then.
 #[inline]
-fn ack(
+pub fn encode_ack(
     packet_type: PacketType,
     ack: &Ack,
     version: Version,

@@ -54,7 +54,7 @@ impl Decoder {
         self.version = Some(version);
     }
 
-    /// The version that CONNECT asked for, once it came.
+    /// The version that CONNECT asked for, once it came; also when that CONNECT was refused.
     pub const fn version(&self) -> Option<Version> {
         self.version
     }
@@ -72,9 +72,14 @@ impl Decoder {
         }
     }
 
-    /// Bytes held for a packet that is not complete.
-    pub fn carried_bytes(&self) -> usize {
-        self.carry.len()
+    /// Largest packet taken, in bytes.
+    pub const fn packet_bytes_max(&self) -> usize {
+        self.packet_bytes_max
+    }
+
+    /// Bytes held: of a packet that is not complete, and of packets not yet taken.
+    pub fn held_bytes(&self) -> usize {
+        self.carry.len() + self.chunk.len()
     }
 
     /// The next whole packet, or `None` until more bytes come.
@@ -185,15 +190,8 @@ impl Decoder {
         bytes.advance(header.header_bytes);
         let version = match self.version {
             Some(version) => version,
-            // [MQTT-3.1.0-1]: CONNECT, as the fixed header has shown.
-            None => {
-                let packet = decode::connect(&bytes)?;
-                self.version = Some(packet.version);
-                if packet.version == Version::V5 && !header.minimal {
-                    return Err(LONG_LENGTH);
-                }
-                return Ok(Packet::Connect(Box::new(packet)));
-            }
+            // CONNECT, as the fixed header has shown. Even a broken one is answered in its version.
+            None => *self.version.insert(decode::connect_version(&bytes)?),
         };
         // 3.1.1 does not ask for the shortest form of the length.
         if !header.minimal && version == Version::V5 {
@@ -280,7 +278,7 @@ mod tests {
             assert_eq!(publish.payload.as_ptr(), read[index * 7 + 6..].as_ptr());
         }
         assert_eq!(decoder.next_packet(), Ok(None));
-        assert_eq!(decoder.carried_bytes(), 0);
+        assert_eq!(decoder.held_bytes(), 0);
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod reason_code;
 pub mod topic;
 
 pub use decode::FILTERS_PER_PACKET_MAX;
-pub use encode::{EncodeError, encode};
+pub use encode::{EncodeError, encode, encode_ack};
 pub use error::DecodeError;
 pub use framing::{Decoder, PACKET_BYTES_MAX_DEFAULT, REMAINING_LENGTH_MAX};
 pub use packet::{
@@ -32,6 +32,7 @@ pub use packet::{
 pub use property::{
     Place, Properties, PropertiesBuilder, Property, PropertyId, PropertyIter, Value,
 };
+pub(crate) use property::{put_binary, put_int, put_pair, put_text};
 pub use publish::{PublishHead, PublishNotes};
 pub use reason_code::ReasonCode;
 

@@ -1,0 +1,128 @@
+//! Topic text and canonical addresses.
+//!
+//! Canonical flat text was chosen to be topic text: levels joined by `/`, with `%2F %2B %23 %00`
+//! for what a level of another protocol holds and topic text cannot. So every topic name is its
+//! own address and every topic filter its own canonical filter, and nothing is converted on the
+//! way. The one address without topic text is that of no level, since a topic name has at least
+//! one character [MQTT-4.7.3-1]: it is written `/`.
+//!
+//! Validity of topic text is [`crate::codec::topic`]'s; matching is the core's.
+
+use anabranch_core::address::{Address, AddressError, TopicFilter};
+use bytes::Bytes;
+
+/// How the address of no level is written.
+const NO_LEVEL: &[u8] = b"/";
+
+/// The address of a topic name that the codec has checked.
+pub fn to_address(topic: Bytes) -> Address {
+    Address(topic)
+}
+
+/// The topic name of an address.
+pub fn to_topic(address: &Address) -> &[u8] {
+    if address.0.is_empty() {
+        NO_LEVEL
+    } else {
+        &address.0
+    }
+}
+
+/// The canonical filter of a topic filter that the codec has checked.
+///
+/// # Errors
+/// When the core takes no such filter.
+pub fn to_filter(filter: &str) -> Result<TopicFilter, AddressError> {
+    TopicFilter::new(Bytes::copy_from_slice(filter.as_bytes()))
+}
+
+/// What one level of topic text cannot hold, with its escape.
+const ESCAPES: [(char, &str); 4] = [('/', "2F"), ('+', "2B"), ('#', "23"), ('\0', "00")];
+
+/// How many bytes of `text` (behind a `%`) are `25`s, and which character the escape behind them
+/// stands for, if there is one.
+fn escape_at(text: &str) -> Option<(usize, char)> {
+    let code = text.trim_start_matches("25");
+    let doubled = text.len() - code.len();
+    let (character, _) = ESCAPES
+        .iter()
+        .find(|(_, escape)| code.starts_with(escape))?;
+    Some((doubled, *character))
+}
+
+/// One level of topic text for any text: what a level cannot hold is escaped, and what looks like
+/// an escape gains `25`.
+pub fn escape_level(text: &str) -> String {
+    let mut level = String::with_capacity(text.len());
+    for (index, character) in text.char_indices() {
+        if let Some((_, escape)) = ESCAPES.iter().find(|(raw, _)| *raw == character) {
+            level.push('%');
+            level.push_str(escape);
+            continue;
+        }
+        level.push(character);
+        if character == '%' && text.get(index + 1..).and_then(escape_at).is_some() {
+            level.push_str("25");
+        }
+    }
+    level
+}
+
+/// The text that [`escape_level`] made a level of.
+pub fn unescape_level(level: &str) -> String {
+    let mut text = String::with_capacity(level.len());
+    let mut left = level;
+    while let Some((before, behind)) = left.split_once('%') {
+        text.push_str(before);
+        left = behind;
+        match escape_at(behind) {
+            Some((0, character)) => {
+                text.push(character);
+                left = behind.get(2..).unwrap_or("");
+            }
+            Some(_) => {
+                text.push('%');
+                left = behind.get(2..).unwrap_or("");
+            }
+            None => text.push('%'),
+        }
+    }
+    text.push_str(left);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::topic;
+
+    #[test]
+    fn any_text_is_a_level_and_comes_back() {
+        for text in [
+            "", "jobs", "/", "a/b+c#", "\0", "%", "%2F", "%252F", "50%", "%25", "%%2F/",
+        ] {
+            let level = escape_level(text);
+            assert!(!level.contains(['/', '+', '#', '\0']), "{level}");
+            assert_eq!(unescape_level(&level), text, "{level}");
+        }
+        assert_eq!(escape_level("/"), "%2F");
+        assert_eq!(escape_level("%2F"), "%252F");
+        assert_eq!(escape_level("50%25"), "50%25");
+    }
+
+    #[test]
+    fn topic_text_is_canonical_text() {
+        for name in ["a", "/", "a//b", "a.b/c", "50%/x", "%2F", "$SYS/x", "ä"] {
+            topic::check_name(name.as_bytes()).expect("legal name");
+            let address = to_address(Bytes::copy_from_slice(name.as_bytes()));
+            assert_eq!(Address::new(address.0.clone()).as_ref(), Ok(&address));
+            assert_eq!(to_topic(&address), name.as_bytes());
+        }
+        assert_eq!(topic::LEVELS_MAX, anabranch_core::address::LEVELS_MAX);
+    }
+
+    #[test]
+    fn the_address_of_no_level_has_a_legal_topic_name() {
+        assert!(topic::check_name(to_topic(&Address::default())).is_ok());
+    }
+}

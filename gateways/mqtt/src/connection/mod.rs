@@ -1,0 +1,559 @@
+//! One client's connection as a state machine.
+//!
+//! A CONNECT opens it ([`opening`]): login, vhost and session are asked one after the other, and
+//! CONNACK leaves with the last answer. Then packets and answers take turns: publishes of the
+//! client ([`publishing`]), deliveries to it ([`delivering`]), its subscriptions
+//! ([`subscribing`]). Whatever goes wrong ends in [`MqttConnection::fail`], which says it in the
+//! words of the client's version.
+//!
+//! It never acknowledges what the broker has not finished, and never answers bytes that came
+//! before a CONNECT [MQTT-3.1.0-1].
+
+mod delivering;
+mod opening;
+mod publishing;
+mod subscribing;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use anabranch_core::error::Refusal;
+use anabranch_core::gateway::{
+    Answer, Close, ClosedBy, Command, Connection, ConnectionView, Input, Outputs, Reply, Seat,
+    StopReason,
+};
+use anabranch_core::id::{ConsumerTag, MonotonicMs, Now, Token};
+use anabranch_core::properties::Codecs;
+use bytes::{Bytes, BytesMut};
+
+use crate::codec::{
+    Ack, ConnAck, Connect, DecodeError, Decoder, Disconnect, Packet, PacketType, Properties,
+    PropertiesBuilder, PropertyId, ReasonCode, SubAck, UnsubAck, Version, encode, encode_ack,
+};
+use crate::config::MqttConfig;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::reason;
+
+use publishing::Probe;
+use subscribing::Wanted;
+
+/// What the session's deliveries are called; a connection has one session.
+const SESSION: ConsumerTag = ConsumerTag(0);
+
+/// SUBSCRIBEs and UNSUBSCRIBEs that may wait for their answers.
+const ASKS_MAX: usize = 256;
+
+/// Tokens of questions, of QoS 0 probes and of QoS 1 publishes never meet.
+const ASK_BASE: u64 = 1 << 62;
+const PROBE_BASE: u64 = 1 << 61;
+
+/// What all connections of the gateway share.
+pub(crate) struct Shared {
+    pub(crate) config: MqttConfig,
+    pub(crate) codecs: Codecs,
+    /// `config.exchange`, ready for every message.
+    pub(crate) exchange: Bytes,
+    /// `config.vhost`, likewise.
+    pub(crate) vhost: Arc<str>,
+}
+
+/// How far a connection is.
+enum Phase {
+    /// Nothing but CONNECT is a packet.
+    Fresh,
+    /// CONNECT came; its answer is not out.
+    Opening,
+    /// CONNACK said yes.
+    Open,
+    /// Nothing is handled any more.
+    Over,
+}
+
+/// What CONNECT said that matters later.
+struct Client {
+    version: Version,
+    id: Arc<str>,
+    /// Whether the identifier is of our making.
+    assigned: bool,
+    user: Arc<str>,
+    /// Longest silence allowed, one and a half times the keep-alive; 0 is none.
+    silence_ms_max: u64,
+    /// Largest packet it takes.
+    packet_bytes_max: usize,
+    /// How many unacknowledged QoS 1 deliveries it takes.
+    receive_max: u16,
+    /// Whether it wants reason strings in acknowledgements [MQTT-3.1.2-29].
+    wants_reasons: bool,
+    session_expiry_s: u32,
+    clean_start: bool,
+    /// The keep-alive that the client is told to keep, if not its own.
+    server_keep_alive_s: Option<u16>,
+}
+
+/// A question whose answer is awaited.
+enum Ask {
+    Login,
+    Enter,
+    Session,
+    Subscribe(Wanted),
+    Unsubscribe(Wanted),
+}
+
+/// Why a connection ends, for its peer and for the log.
+struct Fault {
+    reason: ReasonCode,
+    why: Cow<'static, str>,
+    by: ClosedBy,
+}
+
+impl Fault {
+    /// The peer broke the protocol.
+    fn peer(reason: ReasonCode, why: &'static str) -> Fault {
+        Fault {
+            reason,
+            why: Cow::Borrowed(why),
+            by: ClosedBy::PeerFault,
+        }
+    }
+
+    /// What was asked is refused, or not built.
+    fn refused(reason: ReasonCode, why: impl Into<Cow<'static, str>>) -> Fault {
+        Fault {
+            reason,
+            why: why.into(),
+            by: ClosedBy::Refused,
+        }
+    }
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Fault {
+        Fault {
+            reason: error.reason(),
+            why: Cow::Owned(error.to_string()),
+            by: ClosedBy::PeerFault,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct MqttConnection {
+    shared: Arc<Shared>,
+    seat: Seat,
+    decoder: Decoder,
+    phase: Phase,
+    client: Client,
+    /// When the client was last heard.
+    heard: MonotonicMs,
+    asks: VecDeque<(Token, Ask)>,
+    last_ask: u64,
+    inbound: Inbound,
+    outbound: Outbound,
+    probe: Probe,
+    /// Properties of a message of another origin are written here first.
+    scratch: BytesMut,
+    counts: Counts,
+}
+
+/// For the console.
+#[derive(Default)]
+struct Counts {
+    published: u64,
+    delivered: u64,
+    dropped: u64,
+}
+
+impl MqttConnection {
+    pub(crate) fn new(shared: Arc<Shared>, seat: Seat) -> MqttConnection {
+        let nobody: Arc<str> = Arc::from("");
+        MqttConnection {
+            decoder: Decoder::new(shared.config.packet_bytes_max as usize),
+            shared,
+            seat,
+            phase: Phase::Fresh,
+            client: Client {
+                version: Version::V311,
+                id: nobody.clone(),
+                assigned: false,
+                user: nobody,
+                silence_ms_max: 0,
+                packet_bytes_max: usize::MAX,
+                receive_max: u16::MAX,
+                wants_reasons: true,
+                session_expiry_s: 0,
+                clean_start: true,
+                server_keep_alive_s: None,
+            },
+            heard: seat.now.monotonic,
+            asks: VecDeque::new(),
+            last_ask: ASK_BASE,
+            inbound: Inbound::new(),
+            outbound: Outbound::default(),
+            probe: Probe::new(),
+            scratch: BytesMut::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn is_v5(&self) -> bool {
+        self.client.version == Version::V5
+    }
+
+    /// The token of a new question.
+    fn ask(&mut self, ask: Ask) -> Token {
+        self.last_ask += 1;
+        let token = Token(self.last_ask);
+        self.asks.push_back((token, ask));
+        token
+    }
+
+    fn on_bytes(&mut self, now: Now, bytes: Bytes, out: &mut Outputs) -> Result<(), Fault> {
+        self.heard = now.monotonic;
+        self.decoder.feed(bytes);
+        if matches!(self.phase, Phase::Opening)
+            && self.decoder.held_bytes() > self.decoder.packet_bytes_max()
+        {
+            return Err(Fault::refused(
+                ReasonCode::QUOTA_EXCEEDED,
+                "too many bytes were sent before CONNACK",
+            ));
+        }
+        self.drain(now, out)
+    }
+
+    /// Handles the packets that are here, until one must wait for an answer.
+    fn drain(&mut self, now: Now, out: &mut Outputs) -> Result<(), Fault> {
+        while matches!(self.phase, Phase::Fresh | Phase::Open) {
+            let packet = match self.decoder.next_packet() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => break,
+                Err(error) => {
+                    if matches!(self.phase, Phase::Fresh) {
+                        self.on_broken_connect(&error);
+                    }
+                    return Err(error.into());
+                }
+            };
+            self.on_packet(now, packet, out)?;
+        }
+        self.outbound.flush(SESSION, &mut out.commands);
+        Ok(())
+    }
+
+    #[inline]
+    fn on_packet(&mut self, now: Now, packet: Packet, out: &mut Outputs) -> Result<(), Fault> {
+        match packet {
+            Packet::Publish(publish) => self.on_publish(now, publish, out),
+            Packet::PubAck(ack) => {
+                self.on_puback(&ack, out);
+                Ok(())
+            }
+            Packet::Connect(connect) => match self.phase {
+                Phase::Fresh => self.on_connect(now, *connect, out),
+                // [MQTT-3.1.0-2]
+                Phase::Opening | Phase::Open | Phase::Over => {
+                    Err(Fault::peer(ReasonCode::PROTOCOL_ERROR, "a second CONNECT"))
+                }
+            },
+            Packet::Subscribe(subscribe) => self.on_subscribe(&subscribe, out),
+            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(&unsubscribe, out),
+            Packet::PingReq => {
+                // [MQTT-3.12.4-1]
+                self.send(&Packet::PingResp, out);
+                Ok(())
+            }
+            Packet::Disconnect(disconnect) => self.on_disconnect(&disconnect, out),
+            Packet::PubRel(ack) => {
+                // No QoS 2 publish is ever taken, so the identifier is known from another
+                // server at most; the client is let off waiting for it.
+                let reason = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
+                self.send_ack(PacketType::PubComp, &Ack::new(ack.packet_id, reason), out);
+                Ok(())
+            }
+            Packet::PubRec(_) | Packet::PubComp(_) => Err(Fault::peer(
+                ReasonCode::PROTOCOL_ERROR,
+                "an acknowledgement of QoS 2, which nothing was sent with",
+            )),
+            Packet::Auth(_) => Err(Fault::peer(
+                ReasonCode::PROTOCOL_ERROR,
+                "AUTH without an authentication method in CONNECT",
+            )),
+            Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
+                Err(Fault::peer(
+                    ReasonCode::PROTOCOL_ERROR,
+                    "a packet that only servers send",
+                ))
+            }
+        }
+    }
+
+    fn on_answer(&mut self, now: Now, answer: Answer, out: &mut Outputs) -> Result<(), Fault> {
+        match answer {
+            Answer::Published {
+                first,
+                last,
+                outcome,
+            } => self.on_published(first, last, outcome, out),
+            Answer::Done { token, result } => {
+                let Some(at) = self.asks.iter().position(|(asked, _)| *asked == token) else {
+                    return Ok(());
+                };
+                match self.asks.remove(at) {
+                    Some((_, ask)) => self.on_done(now, ask, result, out),
+                    None => Ok(()),
+                }
+            }
+            // The session is gone, or its right to be here.
+            Answer::Ended { why, .. } => {
+                Err(Fault::refused(reason::row(why.kind).disconnect, why.text))
+            }
+            // Publishes are never mandatory here. Back-pressure is the receive maximum's: PUBACKs
+            // wait for the broker, and the driver stops reading.
+            Answer::Returned { .. } | Answer::Blocked(_) => Ok(()),
+        }
+    }
+
+    fn on_done(
+        &mut self,
+        now: Now,
+        ask: Ask,
+        result: Result<Reply, Refusal>,
+        out: &mut Outputs,
+    ) -> Result<(), Fault> {
+        match ask {
+            Ask::Subscribe(wanted) => self.on_subscribed(wanted, result, out),
+            Ask::Unsubscribe(wanted) => self.on_unsubscribed(wanted, result, out),
+            Ask::Login | Ask::Enter | Ask::Session => match result {
+                Ok(reply) => self.on_opened(now, &ask, reply, out),
+                Err(refusal) => Err(Fault::refused(
+                    reason::row(refusal.kind).connack,
+                    refusal.text,
+                )),
+            },
+        }
+    }
+
+    fn on_disconnect(&mut self, packet: &Disconnect, out: &mut Outputs) -> Result<(), Fault> {
+        if let Some(expiry_s) = packet.properties.int(PropertyId::SESSION_EXPIRY) {
+            if self.client.session_expiry_s == 0 && expiry_s != 0 {
+                // Section 3.14.2.2.2.
+                return Err(Fault::peer(
+                    ReasonCode::PROTOCOL_ERROR,
+                    "DISCONNECT sets an expiry for a session that had none",
+                ));
+            }
+            out.commands.push(Command::SetSessionExpiry { expiry_s });
+        }
+        self.end(
+            ClosedBy::Peer,
+            Cow::Borrowed("the client disconnected"),
+            out,
+        );
+        Ok(())
+    }
+
+    fn on_timeout(&mut self, now: Now) -> Result<(), Fault> {
+        let due = self.poll_timeout().is_some_and(|due| due <= now.monotonic);
+        if !due {
+            return Ok(());
+        }
+        // [MQTT-3.1.2-22]
+        Err(Fault::peer(
+            ReasonCode::KEEP_ALIVE_TIMEOUT,
+            "nothing was heard for one and a half times the keep-alive",
+        ))
+    }
+
+    fn on_stop(&mut self, stop: StopReason, out: &mut Outputs) {
+        let (reason, why) = reason::of_stop(stop);
+        // Before CONNACK there is no word for most of these.
+        let reason = match self.phase {
+            Phase::Opening => ReasonCode::SERVER_UNAVAILABLE,
+            Phase::Fresh | Phase::Open | Phase::Over => reason,
+        };
+        let by = match stop {
+            StopReason::Shutdown | StopReason::Kicked | StopReason::TakenOver => ClosedBy::Us,
+            StopReason::Unauthorised => ClosedBy::Refused,
+            StopReason::SlowReader | StopReason::LoginTimeout => ClosedBy::PeerFault,
+        };
+        self.fail(
+            Fault {
+                reason,
+                why: Cow::Borrowed(why),
+                by,
+            },
+            out,
+        );
+    }
+
+    /// Ends the connection and says why, as far as the version and the moment allow: CONNACK
+    /// while opening, DISCONNECT when open and 5.0, else nothing.
+    fn fail(&mut self, fault: Fault, out: &mut Outputs) {
+        let properties = if self.is_v5() && fault.reason != ReasonCode::SUCCESS {
+            PropertiesBuilder::new()
+                .text(PropertyId::REASON_STRING, &fault.why)
+                .build()
+        } else {
+            Properties::EMPTY
+        };
+        let reason = fault.reason;
+        match self.phase {
+            Phase::Opening => {
+                // [MQTT-3.2.2-6]
+                self.send(
+                    &Packet::ConnAck(ConnAck {
+                        session_present: false,
+                        reason,
+                        properties,
+                    }),
+                    out,
+                );
+            }
+            Phase::Open if self.is_v5() => {
+                self.send(&Packet::Disconnect(Disconnect { reason, properties }), out);
+            }
+            Phase::Fresh | Phase::Open | Phase::Over => {}
+        }
+        self.end(fault.by, fault.why, out);
+    }
+
+    fn end(&mut self, by: ClosedBy, why: Cow<'static, str>, out: &mut Outputs) {
+        self.outbound.flush(SESSION, &mut out.commands);
+        self.phase = Phase::Over;
+        out.close = Some(Close { by, why });
+    }
+
+    /// Sends a packet, without its reason string when it would be too large for the client
+    /// [MQTT-3.1.2-24], and not at all when it still is; says whether it was sent.
+    fn send(&self, packet: &Packet, out: &mut Outputs) -> bool {
+        let fits = |packet: &Packet, out: &mut Outputs| {
+            let tail = out.send.tail();
+            let before = tail.len();
+            let encoded = encode(packet, self.client.version, tail).is_ok();
+            let fits = encoded && tail.len() - before <= self.client.packet_bytes_max;
+            if !fits {
+                tail.truncate(before);
+            }
+            fits
+        };
+        let properties = Properties::EMPTY;
+        fits(packet, out)
+            || match packet {
+                Packet::ConnAck(packet) if packet.reason.is_failure() => fits(
+                    &Packet::ConnAck(ConnAck {
+                        properties,
+                        ..packet.clone()
+                    }),
+                    out,
+                ),
+                Packet::Disconnect(packet) => fits(
+                    &Packet::Disconnect(Disconnect {
+                        properties,
+                        ..packet.clone()
+                    }),
+                    out,
+                ),
+                Packet::SubAck(packet) => fits(
+                    &Packet::SubAck(SubAck {
+                        properties,
+                        ..packet.clone()
+                    }),
+                    out,
+                ),
+                Packet::UnsubAck(packet) => fits(
+                    &Packet::UnsubAck(UnsubAck {
+                        properties,
+                        ..packet.clone()
+                    }),
+                    out,
+                ),
+                _ => false,
+            }
+    }
+
+    #[inline]
+    fn send_ack(&self, packet_type: PacketType, ack: &Ack, out: &mut Outputs) {
+        // An acknowledgement without properties cannot be too long.
+        let _ = encode_ack(packet_type, ack, self.client.version, out.send.tail());
+    }
+}
+
+impl Connection for MqttConnection {
+    fn handle(&mut self, now: Now, input: Input<'_>, out: &mut Outputs) {
+        if matches!(self.phase, Phase::Over) {
+            return;
+        }
+        let result = match input {
+            Input::Bytes(bytes) => self.on_bytes(now, bytes, out),
+            Input::Answers(answers) => {
+                let result = answers
+                    .drain(..)
+                    .try_for_each(|answer| self.on_answer(now, answer, out));
+                self.acknowledge(out);
+                result
+            }
+            Input::Deliveries(deliveries) => {
+                for delivery in deliveries.drain(..) {
+                    self.on_delivery(now, &delivery, out);
+                }
+                self.outbound.flush(SESSION, &mut out.commands);
+                Ok(())
+            }
+            Input::Timeout => self.on_timeout(now),
+            Input::Closed => {
+                self.phase = Phase::Over;
+                Ok(())
+            }
+            Input::Stop(stop) => {
+                self.on_stop(stop, out);
+                Ok(())
+            }
+        };
+        if let Err(fault) = result {
+            self.fail(fault, out);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<MonotonicMs> {
+        let watched = matches!(self.phase, Phase::Open) && self.client.silence_ms_max > 0;
+        watched.then(|| self.heard.after(self.client.silence_ms_max))
+    }
+
+    fn view(&self) -> ConnectionView {
+        let known = !matches!(self.phase, Phase::Fresh);
+        let protocol = match (known, self.client.version) {
+            (false, _) => "MQTT",
+            (true, Version::V311) => "MQTT 3.1.1",
+            (true, Version::V5) => "MQTT 5.0",
+        };
+        let open = matches!(self.phase, Phase::Open);
+        ConnectionView {
+            protocol: protocol.to_owned(),
+            user: self.client.user.to_string(),
+            client: self.client.id.to_string(),
+            vhost: if open {
+                self.shared.vhost.to_string()
+            } else {
+                String::new()
+            },
+            facts: vec![
+                (
+                    "keep-alive",
+                    format!("{} s", self.client.silence_ms_max * 2 / 3000),
+                ),
+                (
+                    "session expiry",
+                    format!("{} s", self.client.session_expiry_s),
+                ),
+                ("clean start", self.client.clean_start.to_string()),
+                ("published", self.counts.published.to_string()),
+                ("delivered", self.counts.delivered.to_string()),
+                ("dropped", self.counts.dropped.to_string()),
+                ("unacknowledged in", self.inbound.len().to_string()),
+                ("unacknowledged out", self.outbound.len().to_string()),
+            ],
+        }
+    }
+}

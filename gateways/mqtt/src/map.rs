@@ -1,0 +1,459 @@
+//! Properties of this protocol to and from the core's neutral ones.
+//!
+//! A message of this protocol keeps its property block as it came ([`ORIGIN`] is its tag), without
+//! what was for one hop only: a subscriber here is handed those bytes, another gateway asks
+//! [`MqttProperties`] for the neutral form. A message of another origin is written as a block by
+//! [`write_block`].
+//!
+//! | neutral | here |
+//! |---|---|
+//! | content type, correlation, is text | the properties of that name |
+//! | reply to a topic | Response Topic |
+//! | reply to a stream | Response Topic `$amqp/<vhost>/q/<stream>` |
+//! | time to live | Message Expiry Interval, by the caller, since it counts down |
+//! | header, text | user property |
+//! | header, another scalar | user property as text, its type in `amqp-header-types` |
+//! | header, anything else | user property `<name>;json` ([`crate::json_value`]), listed there too |
+//! | message id, time stamp, kind, application, user, priority, encoding | user property `amqp-<name>` |
+//!
+//! `amqp-header-types` is a JSON list of `[name, type]`; only what it lists is read back as
+//! something other than text, so a device's own property is never taken for ours.
+
+use anabranch_core::address::Address;
+use anabranch_core::message::{Message, OriginTag};
+use anabranch_core::properties::{Properties, PropertyCodec, ReplyTo, Value};
+use bytes::{Bytes, BytesMut};
+
+use crate::address::{escape_level, unescape_level};
+use crate::codec::topic;
+use crate::codec::{PropertyId, PropertyIter, Value as Wire};
+use crate::codec::{put_binary, put_int, put_pair, put_text};
+use crate::json_value;
+
+/// The persisted number of messages that came in by this gateway.
+pub const ORIGIN: OriginTag = OriginTag(1);
+
+/// First level of the topics that stand for streams of another protocol's making.
+pub const STREAM_TOPIC_ROOT: &str = "$amqp";
+
+/// What the names of user properties start with that stand for neutral fields.
+const FIELD_PREFIX: &str = "amqp-";
+/// The user property that lists the types of others.
+const TYPES: &str = "amqp-header-types";
+/// What the name of a user property ends with whose value is JSON.
+const JSON_SUFFIX: &str = ";json";
+
+/// This protocol's conversion to neutral properties.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MqttProperties;
+
+impl PropertyCodec for MqttProperties {
+    fn to_neutral(&self, message: &Message) -> Properties {
+        let mut neutral = Properties {
+            quality: Some(message.quality),
+            retain: message.retain,
+            time_to_live_ms: message
+                .expires
+                .map(|expires| expires.0.saturating_sub(message.published.0)),
+            ..Properties::default()
+        };
+        let owned = |bytes: &[u8]| message.properties.slice_ref(bytes);
+        let mut types = Types::default();
+        for property in PropertyIter::over(&message.properties) {
+            match (property.id, property.value) {
+                (PropertyId::CONTENT_TYPE, Wire::Text(text)) => {
+                    neutral.content_type = Some(owned(text.as_bytes()));
+                }
+                (PropertyId::CORRELATION_DATA, Wire::Binary(bytes)) => {
+                    neutral.correlation = Some(owned_or_empty(bytes, owned));
+                }
+                (PropertyId::RESPONSE_TOPIC, Wire::Text(text)) => {
+                    neutral.reply_to = Some(reply_to(text));
+                }
+                (PropertyId::PAYLOAD_FORMAT, Wire::Int(flag)) => neutral.is_text = Some(flag == 1),
+                (PropertyId::USER_PROPERTY, Wire::Pair(TYPES, list)) => types = Types::read(list),
+                (PropertyId::USER_PROPERTY, Wire::Pair(name, value)) => {
+                    let name = owned_or_empty(name.as_bytes(), owned);
+                    let value = owned_or_empty(value.as_bytes(), owned);
+                    neutral.headers.push((name, Value::Text(value)));
+                }
+                _ => {}
+            }
+        }
+        types.apply(&mut neutral);
+        neutral
+    }
+}
+
+/// A slice of the message's block; an empty one does not hold it.
+fn owned_or_empty(bytes: &[u8], owned: impl Fn(&[u8]) -> Bytes) -> Bytes {
+    if bytes.is_empty() {
+        Bytes::new()
+    } else {
+        owned(bytes)
+    }
+}
+
+/// Where a response topic points.
+fn reply_to(response_topic: &str) -> ReplyTo {
+    let mut levels = response_topic.split('/');
+    match (
+        levels.next(),
+        levels.next(),
+        levels.next(),
+        levels.next(),
+        levels.next(),
+    ) {
+        (Some(STREAM_TOPIC_ROOT), Some(_), Some("q"), Some(stream), None) => {
+            ReplyTo::Stream(Bytes::from(unescape_level(stream)))
+        }
+        _ => ReplyTo::Topic(Bytes::copy_from_slice(response_topic.as_bytes())),
+    }
+}
+
+/// Types of user properties, in the order of the properties.
+#[derive(Default)]
+struct Types {
+    listed: Vec<(String, String)>,
+}
+
+impl Types {
+    fn read(list: &str) -> Types {
+        Types {
+            listed: serde_json::from_str(list).unwrap_or_default(),
+        }
+    }
+
+    /// Gives headers their types back, and moves those that stand for fields into them.
+    fn apply(self, neutral: &mut Properties) {
+        let mut listed = self.listed;
+        let headers = std::mem::take(&mut neutral.headers);
+        for (name, value) in headers {
+            let (Value::Text(text), Ok(name_text)) = (&value, str::from_utf8(&name)) else {
+                neutral.headers.push((name, value));
+                continue;
+            };
+            let text = str::from_utf8(text).unwrap_or_default();
+            let at = listed.iter().position(|(listed, _)| listed == name_text);
+            let typed = at.and_then(|at| {
+                let (_, tag) = listed.remove(at);
+                typed(name_text, &tag, text)
+            });
+            let (name, value) = typed.unwrap_or((name.clone(), value));
+            if !set_field(neutral, &name, &value) {
+                neutral.headers.push((name, value));
+            }
+        }
+    }
+}
+
+/// The header that a listed user property stands for; `None` if its value was changed to
+/// something that is not of its type.
+fn typed(name: &str, tag: &str, text: &str) -> Option<(Bytes, Value)> {
+    let plain = || Bytes::copy_from_slice(name.as_bytes());
+    let bits = || tag.get(1..)?.parse::<u8>().ok();
+    let value = match tag {
+        "json" => {
+            let name = name.strip_suffix(JSON_SUFFIX)?;
+            return Some((
+                Bytes::copy_from_slice(name.as_bytes()),
+                json_value::from_text(text)?,
+            ));
+        }
+        "bool" => Value::Bool(text.parse().ok()?),
+        "i8" | "i16" | "i32" | "i64" => Value::Int(text.parse().ok()?, bits()?),
+        "u8" | "u16" | "u32" | "u64" => Value::UInt(text.parse().ok()?, bits()?),
+        "f32" => Value::Float(text.parse().ok()?),
+        "f64" => Value::Double(text.parse().ok()?),
+        "timestamp" => Value::Timestamp(text.parse().ok()?),
+        "short" => Value::ShortText(Bytes::copy_from_slice(text.as_bytes())),
+        _ => return None,
+    };
+    Some((plain(), value))
+}
+
+/// Sets the field that a header named `amqp-<name>` stands for; false if it stands for none, or
+/// if the field is set already.
+fn set_field(neutral: &mut Properties, name: &[u8], value: &Value) -> bool {
+    let Some(field) = name.strip_prefix(FIELD_PREFIX.as_bytes()) else {
+        return false;
+    };
+    let Value::Text(text) = value else {
+        return false;
+    };
+    // A number only in the form that it is written back in.
+    let number = |most: u64| {
+        let digits = str::from_utf8(text).ok()?;
+        let number: u64 = digits.parse().ok()?;
+        (number <= most && number.to_string() == digits).then_some(number)
+    };
+    let place = match field {
+        b"content_type" => &mut neutral.content_type,
+        b"content_encoding" => &mut neutral.content_encoding,
+        b"message_id" => &mut neutral.message_id,
+        b"type" => &mut neutral.kind,
+        b"app_id" => &mut neutral.app_id,
+        b"user_id" => &mut neutral.user_id,
+        b"timestamp" => {
+            let seconds = number(u64::MAX);
+            let free = neutral.timestamp.is_none() && seconds.is_some();
+            neutral.timestamp = neutral.timestamp.or(seconds);
+            return free;
+        }
+        b"priority" => {
+            let priority = number(255).and_then(|number| u8::try_from(number).ok());
+            let free = neutral.priority.is_none() && priority.is_some();
+            neutral.priority = neutral.priority.or(priority);
+            return free;
+        }
+        _ => return false,
+    };
+    if place.is_some() {
+        return false;
+    }
+    *place = Some(text.clone());
+    true
+}
+
+/// Writes neutral properties as a block, without message expiry. `vhost` is the one whose streams
+/// a reply names.
+pub fn write_block(neutral: &Properties, vhost: &str, block: &mut BytesMut) {
+    let mut writer = Writer {
+        block,
+        types: Vec::new(),
+    };
+    if let Some(is_text) = neutral.is_text {
+        put_int(writer.block, PropertyId::PAYLOAD_FORMAT, u32::from(is_text));
+    }
+    if let Some(content_type) = &neutral.content_type {
+        match legal_text(content_type) {
+            Some(text) => put_text(writer.block, PropertyId::CONTENT_TYPE, text),
+            None => writer.field("content_type", content_type),
+        }
+    }
+    if let Some(reply_to) = &neutral.reply_to {
+        writer.reply_to(reply_to, vhost);
+    }
+    if let Some(correlation) = &neutral.correlation {
+        put_binary(writer.block, PropertyId::CORRELATION_DATA, correlation);
+    }
+    let texts = [
+        ("content_encoding", &neutral.content_encoding),
+        ("message_id", &neutral.message_id),
+        ("type", &neutral.kind),
+        ("app_id", &neutral.app_id),
+        ("user_id", &neutral.user_id),
+    ];
+    for (name, field) in texts {
+        if let Some(bytes) = field {
+            writer.field(name, bytes);
+        }
+    }
+    if let Some(seconds) = neutral.timestamp {
+        put_pair(writer.block, "amqp-timestamp", &seconds.to_string());
+    }
+    if let Some(priority) = neutral.priority {
+        put_pair(writer.block, "amqp-priority", &priority.to_string());
+    }
+    for (name, value) in &neutral.headers {
+        writer.header(&String::from_utf8_lossy(name), value);
+    }
+    writer.finish();
+}
+
+/// Text that a string of this protocol can hold.
+fn legal_text(bytes: &[u8]) -> Option<&str> {
+    let text = topic::check_text(bytes).ok()?;
+    (text.len() <= usize::from(u16::MAX)).then_some(text)
+}
+
+struct Writer<'a> {
+    block: &'a mut BytesMut,
+    /// Of the user properties that are not plain text, in their order.
+    types: Vec<(String, &'static str)>,
+}
+
+impl Writer<'_> {
+    /// A neutral field that has no property of its own.
+    fn field(&mut self, name: &str, bytes: &Bytes) {
+        let name = format!("{FIELD_PREFIX}{name}");
+        self.header(&name, &Value::Text(bytes.clone()));
+    }
+
+    fn reply_to(&mut self, reply_to: &ReplyTo, vhost: &str) {
+        let response_topic = match reply_to {
+            ReplyTo::Topic(flat) => Address::new(flat.clone())
+                .ok()
+                .map(|address| address.as_str().to_owned()),
+            ReplyTo::Stream(name) => legal_text(name).map(|name| {
+                let (vhost, name) = (escape_level(vhost), escape_level(name));
+                format!("{STREAM_TOPIC_ROOT}/{vhost}/q/{name}")
+            }),
+        };
+        match response_topic {
+            Some(topic) if !topic.is_empty() => {
+                put_text(self.block, PropertyId::RESPONSE_TOPIC, &topic);
+            }
+            _ => {
+                let (ReplyTo::Topic(bytes) | ReplyTo::Stream(bytes)) = reply_to;
+                self.field("reply_to", bytes);
+            }
+        }
+    }
+
+    fn header(&mut self, name: &str, value: &Value) {
+        let (text, tag) = match value {
+            Value::Text(bytes) => (legal_text(bytes).map(str::to_owned), None),
+            Value::ShortText(bytes) => (legal_text(bytes).map(str::to_owned), Some("short")),
+            Value::Bool(flag) => (Some(flag.to_string()), Some("bool")),
+            Value::Int(number, bits) => (Some(number.to_string()), int_tag(*bits)),
+            Value::UInt(number, bits) => (Some(number.to_string()), uint_tag(*bits)),
+            Value::Float(number) => (Some(number.to_string()), Some("f32")),
+            Value::Double(number) => (Some(number.to_string()), Some("f64")),
+            Value::Timestamp(seconds) => (Some(seconds.to_string()), Some("timestamp")),
+            Value::Void
+            | Value::Decimal { .. }
+            | Value::Binary(_)
+            | Value::List(_)
+            | Value::Table(_) => (None, None),
+        };
+        match text {
+            Some(text) => {
+                put_pair(self.block, name, &text);
+                if let Some(tag) = tag {
+                    self.types.push((name.to_owned(), tag));
+                }
+            }
+            None => {
+                let name = format!("{name}{JSON_SUFFIX}");
+                put_pair(self.block, &name, &json_value::to_text(value));
+                self.types.push((name, "json"));
+            }
+        }
+    }
+
+    fn finish(self) {
+        if !self.types.is_empty()
+            && let Ok(list) = serde_json::to_string(&self.types)
+        {
+            put_pair(self.block, TYPES, &list);
+        }
+    }
+}
+
+const fn int_tag(bits: u8) -> Option<&'static str> {
+    Some(match bits {
+        8 => "i8",
+        16 => "i16",
+        32 => "i32",
+        _ => "i64",
+    })
+}
+
+const fn uint_tag(bits: u8) -> Option<&'static str> {
+    Some(match bits {
+        8 => "u8",
+        16 => "u16",
+        32 => "u32",
+        _ => "u64",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_core::id::UnixMs;
+    use anabranch_core::message::Quality;
+
+    fn text(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    /// Neutral, to a block, and back as a message of this protocol.
+    fn there_and_back(neutral: &Properties) -> Properties {
+        let mut block = BytesMut::new();
+        write_block(neutral, "/", &mut block);
+        let message = Message {
+            properties: block.freeze(),
+            ..Message::default()
+        };
+        MqttProperties.to_neutral(&message)
+    }
+
+    #[test]
+    fn neutral_properties_come_back_with_their_types() {
+        let neutral = Properties {
+            content_type: Some(text("application/json")),
+            content_encoding: Some(text("gzip")),
+            correlation: Some(Bytes::from_static(&[0, 255])),
+            reply_to: Some(ReplyTo::Stream(text("answers/a+b"))),
+            message_id: Some(text("m-1")),
+            timestamp: Some(1_700_000_000),
+            kind: Some(text("reading")),
+            app_id: Some(Bytes::from_static(&[0xFF])),
+            user_id: Some(text("ann")),
+            priority: Some(7),
+            is_text: Some(true),
+            headers: vec![
+                (text("plain"), Value::Text(text("x"))),
+                (text("n"), Value::Int(-5, 64)),
+                (text("n"), Value::Text(text("5"))),
+                (text("flag"), Value::Bool(true)),
+                (text("ratio"), Value::Double(0.1)),
+                (
+                    text("list"),
+                    Value::List(vec![Value::Void, Value::Int(1, 32)]),
+                ),
+                (text("raw"), Value::Binary(Bytes::from_static(&[1, 2]))),
+                (text("odd;json"), Value::Text(text("{}"))),
+            ],
+            quality: Some(Quality::AtMostOnce),
+            ..Properties::default()
+        };
+        assert_eq!(there_and_back(&neutral), neutral);
+    }
+
+    #[test]
+    fn a_devices_own_properties_stay_text() {
+        let mut block = BytesMut::new();
+        put_pair(&mut block, "n", "5");
+        put_pair(&mut block, "n;json", "[1]");
+        put_pair(&mut block, "amqp-priority", "07");
+        let message = Message {
+            properties: block.clone().freeze(),
+            ..Message::default()
+        };
+        let neutral = MqttProperties.to_neutral(&message);
+        assert_eq!(
+            neutral.headers,
+            [
+                (text("n"), Value::Text(text("5"))),
+                (text("n;json"), Value::Text(text("[1]"))),
+                (text("amqp-priority"), Value::Text(text("07"))),
+            ]
+        );
+        let mut again = BytesMut::new();
+        write_block(&neutral, "/", &mut again);
+        assert_eq!(again, block);
+    }
+
+    #[test]
+    fn a_response_topic_is_an_address_or_a_stream() {
+        assert_eq!(reply_to("a/b"), ReplyTo::Topic(text("a/b")));
+        assert_eq!(reply_to("$amqp/%2F/q/jobs"), ReplyTo::Stream(text("jobs")));
+        assert_eq!(reply_to("$amqp/%2F/q"), ReplyTo::Topic(text("$amqp/%2F/q")));
+    }
+
+    #[test]
+    fn the_lifetime_is_what_the_publisher_gave() {
+        let message = Message {
+            published: UnixMs(1_000),
+            expires: Some(UnixMs(61_000)),
+            quality: Quality::AtLeastOnce,
+            ..Message::default()
+        };
+        let neutral = MqttProperties.to_neutral(&message);
+        assert_eq!(neutral.time_to_live_ms, Some(60_000));
+        assert_eq!(neutral.quality, Some(Quality::AtLeastOnce));
+    }
+}
