@@ -164,7 +164,11 @@ impl<'b> Slot<'b> {
             );
         }
         if !running.is_alive() {
-            sample.error = Some(format!("{} ended during this row", self.broker.name()));
+            let (name, log) = (self.broker.name(), running.last_words());
+            sample.error = Some(format!(
+                "{name} ended during this row; its last words:
+{log}"
+            ));
             *self = Self::start(self.broker, place);
         }
         sample

@@ -214,10 +214,7 @@ impl Running {
             if let Some(found) = ready(self) {
                 return Ok(found);
             }
-            let log = self
-                .processes
-                .first()
-                .map_or_else(String::new, |process| tail(&process.log));
+            let log = self.last_words();
             let name = self.name.to_owned();
             if !self.is_alive() {
                 return Err(BrokerError::Ended { name, log });
@@ -227,6 +224,13 @@ impl Running {
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// The last lines it printed.
+    pub fn last_words(&self) -> String {
+        self.processes
+            .first()
+            .map_or_else(String::new, |process| tail(&process.log))
     }
 
     /// Whether all its processes still run.
