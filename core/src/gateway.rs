@@ -23,7 +23,7 @@
 //! Never: a protocol's packets; sockets.
 //! Next: `message.rs`, `properties.rs`, `error.rs`; then one gateway's `connection.rs`.
 
-use crate::address::TopicFilter;
+use crate::address::{Address, TopicFilter};
 use crate::authority::Principal;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token};
@@ -320,7 +320,8 @@ pub enum Command {
         token: Token,
         /// Queue name.
         stream: Arc<str>,
-        /// The tag its settlement will name.
+        /// The tag its settlement will name: one tag for each queue that is asked this way, not that of
+        /// a `Consume` (offsets of two queues could not be told apart).
         consumer: ConsumerTag,
         /// Settled by being handed out.
         presettled: bool,
@@ -416,6 +417,9 @@ pub enum ExchangeKind {
 pub struct StreamDeclare {
     /// Its name; the gateway makes one up where a client may leave it out.
     pub name: Arc<str>,
+    /// The canonical address by which the default exchange reaches it: its name, converted as this
+    /// gateway converts routing keys.
+    pub key: Address,
     /// Only check that it is there.
     pub passive: bool,
     /// Outlives the node; else it lives in memory.

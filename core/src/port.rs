@@ -1,0 +1,377 @@
+//! Between a worker and a shard: the messages of both directions, and the traits that carry them.
+//!
+//! A worker (one thread with many connections) sends batches of [`ShardRequest`]s to shards; a shard
+//! sends batches of [`ShardEvent`]s back. Data shards live on threads of their own (`store/`); each
+//! worker also hosts one volatile shard. Nothing here waits: every question carries a [`Ticket`] or a
+//! [`Sequence`] and is answered by an event. Batches of one sender to one receiver keep their order.
+//!
+//! Owns: the message types and the carrier traits.
+//! Never: channels or threads.
+//! Next: `shard.rs` (who answers), `worker.rs` (who asks).
+
+use crate::authority::Principal;
+use crate::error::Refusal;
+use crate::gateway::{Delivery, FilterSpec, Outcome, PublishOutcome};
+use crate::id::{
+    ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId, WorkerId,
+};
+use crate::message::{Message, Quality};
+use crate::meta::{MetaCommand, MetaReply};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Names a worker's question to a shard; dense per worker and shard.
+pub type Ticket = u64;
+
+/// A consumer, unique in the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConsumerKey {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// What the connection calls it.
+    pub tag: ConsumerTag,
+}
+
+/// What a worker asks of a shard.
+#[derive(Clone, Debug)]
+pub enum ShardRequest {
+    /// Store a message in the named streams and, when `by_topic` says a vhost, in every session of this
+    /// shard whose filters match. Answered by [`ShardEvent::Published`].
+    Publish {
+        /// Dense per worker and shard, from 1.
+        sequence: Sequence,
+        /// Destinations by id; may be empty.
+        streams: SmallVec<[StreamId; 2]>,
+        /// Match sessions of this vhost; also says that a topic exchange routed it, so that the right
+        /// to receive its address is asked at delivery.
+        by_topic: Option<VhostId>,
+        /// The message.
+        message: Arc<Message>,
+    },
+    /// Anything that wants a reply.
+    Ask {
+        /// Answered by [`ShardEvent::Reply`] with it.
+        ticket: Ticket,
+        /// What.
+        question: Question,
+    },
+    /// See [`Command::Settle`](crate::gateway::Command::Settle).
+    Settle {
+        /// Whose.
+        consumer: ConsumerKey,
+        /// The stream of the offsets.
+        stream: StreamId,
+        /// First offset.
+        first: Offset,
+        /// Last offset, included.
+        last: Offset,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A new limit of unsettled deliveries.
+    Credit {
+        /// Whose.
+        consumer: ConsumerKey,
+        /// Its stream.
+        stream: StreamId,
+        /// The limit.
+        credit: u32,
+    },
+    /// The connection has taken `count` deliveries of this consumer off the worker's hands, so that
+    /// many more may travel.
+    Drained {
+        /// Whose.
+        consumer: ConsumerKey,
+        /// Its stream.
+        stream: StreamId,
+        /// How many.
+        count: u32,
+    },
+    /// The connection is gone: detach its consumers, release what they hold, close its session.
+    Gone {
+        /// Which.
+        connection: ConnectionId,
+    },
+}
+
+/// What a shard is asked.
+#[derive(Clone, Debug)]
+pub enum Question {
+    /// Make a stream; a stream that is there already is left as it is. Reply `Done`.
+    CreateStream {
+        /// Its id.
+        stream: StreamId,
+        /// Its vhost.
+        vhost: VhostId,
+        /// Its limits.
+        limits: StreamLimits,
+    },
+    /// Delete a stream. Reply `Count` of messages; 0 when there was none.
+    DeleteStream {
+        /// Which.
+        stream: StreamId,
+        /// Only without consumers.
+        if_unused: bool,
+        /// Only without messages.
+        if_empty: bool,
+    },
+    /// Remove all ready messages. Reply `Count`.
+    Purge {
+        /// Which.
+        stream: StreamId,
+    },
+    /// Counts of one stream. Reply `Stat`.
+    Stat {
+        /// Which.
+        stream: StreamId,
+    },
+    /// Counts of all streams here. Reply `Stats`.
+    StatAll,
+    /// The first `count` messages, ready or not, without taking them. Reply `Messages`.
+    Peek {
+        /// Which.
+        stream: StreamId,
+        /// How many at most.
+        count: u32,
+    },
+    /// Attach a consumer. Reply `Done`.
+    Attach(Attach),
+    /// Detach it, leaving what it holds. Reply `Done`.
+    Detach {
+        /// Which.
+        consumer: ConsumerKey,
+        /// Its stream.
+        stream: StreamId,
+    },
+    /// Take one message. Reply `Got`.
+    Get {
+        /// From.
+        stream: StreamId,
+        /// For.
+        consumer: ConsumerKey,
+        /// Who takes it.
+        principal: Arc<Principal>,
+        /// Its vhost by name, for the rules.
+        vhost: Arc<str>,
+        /// Settled by being handed out.
+        presettled: bool,
+    },
+    /// Claim a client id for a connection. A live owner is displaced ([`ShardEvent::Displaced`]).
+    /// Reply `Session`: with a stream when the session lives in this shard, without one when nothing is to
+    /// be kept here (the worker then opens it in its own volatile shard).
+    OpenSession(OpenSession),
+    /// Change the expiry of the connection's session. Reply `Done`.
+    SessionExpiry {
+        /// Whose session.
+        connection: ConnectionId,
+        /// See [`SessionOpen`](crate::gateway::SessionOpen).
+        expiry_s: u32,
+    },
+    /// Bind the connection's session. Reply `Subscribed`.
+    Subscribe {
+        /// Whose session.
+        connection: ConnectionId,
+        /// What.
+        filters: Vec<FilterSpec>,
+    },
+    /// Unbind it. Reply `Unsubscribed`.
+    Unsubscribe {
+        /// Whose session.
+        connection: ConnectionId,
+        /// What.
+        filters: Vec<crate::address::TopicFilter>,
+    },
+    /// Forget a session that has no connection (an operator's wish). Reply `Count` (0 or 1).
+    DeleteSession {
+        /// In.
+        vhost: VhostId,
+        /// Whose.
+        client_id: Arc<str>,
+    },
+}
+
+/// A consumer to attach.
+#[derive(Clone, Debug)]
+pub struct Attach {
+    /// Who.
+    pub consumer: ConsumerKey,
+    /// For the right to receive.
+    pub principal: Arc<Principal>,
+    /// The stream's vhost by name, for the rules.
+    pub vhost: Arc<str>,
+    /// Where.
+    pub stream: StreamId,
+    /// No one beside it.
+    pub exclusive: bool,
+    /// Settled by being handed out.
+    pub presettled: bool,
+    /// Limit of unsettled deliveries.
+    pub credit: u32,
+    /// Higher is served first.
+    pub priority: i32,
+    /// Not what the same connection published.
+    pub no_local: bool,
+}
+
+/// A session to open.
+#[derive(Clone, Debug)]
+pub struct OpenSession {
+    /// For whom, and what it calls its deliveries.
+    pub consumer: ConsumerKey,
+    /// For the right to receive.
+    pub principal: Arc<Principal>,
+    /// Where.
+    pub vhost: VhostId,
+    /// The vhost by name, for the rules.
+    pub vhost_name: Arc<str>,
+    /// Whose.
+    pub client_id: Arc<str>,
+    /// Forget an earlier one.
+    pub clean_start: bool,
+    /// Seconds it outlives its connection; `u32::MAX` never ends.
+    pub expiry_s: u32,
+    /// Limit of unsettled deliveries above `AtMostOnce`.
+    pub credit: u32,
+    /// Kept in this shard even when it ends with its connection: the worker's own volatile shard is
+    /// asked with this.
+    pub here: bool,
+}
+
+/// What bounds a stream. Persisted (JSON in records and checkpoints; new fields get a default).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamLimits {
+    /// Goes when its last consumer goes.
+    pub auto_delete: bool,
+}
+
+/// What a shard answers.
+#[derive(Clone, Debug)]
+pub enum ShardReply {
+    /// Nothing more to say.
+    Done,
+    /// How many.
+    Count(u64),
+    /// Counts of a stream.
+    Stat(StreamStat),
+    /// Counts of all.
+    Stats(Vec<StreamStat>),
+    /// Messages looked at, with their offsets and how often each was tried.
+    Messages(Vec<(Offset, u32, Arc<Message>)>),
+    /// One message taken, or none, and how many are ready after it.
+    Got(Option<Delivery>, u64),
+    /// A session is open.
+    Session {
+        /// It was there before.
+        present: bool,
+        /// Its stream when it lives in this shard.
+        stream: Option<StreamId>,
+        /// What it is bound to already.
+        filters: Vec<crate::address::TopicFilter>,
+    },
+    /// Per filter.
+    Subscribed(Vec<Result<Quality, Refusal>>),
+    /// Per filter.
+    Unsubscribed(Vec<bool>),
+}
+
+/// Counts of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamStat {
+    /// Which.
+    pub stream: StreamId,
+    /// In.
+    pub vhost: VhostId,
+    /// Client id when it is a session's.
+    pub session: Option<Arc<str>>,
+    /// Whether the session has a live connection.
+    pub live: bool,
+    /// Filters of the session.
+    pub filters: Vec<FilterSpec>,
+    /// Waiting.
+    pub ready: u64,
+    /// Handed out, not settled.
+    pub unsettled: u64,
+    /// Consumers attached.
+    pub consumers: u32,
+    /// Cost of all its messages.
+    pub bytes: u64,
+    /// Messages ever put in, since the node started or the checkpoint was made.
+    pub published: u64,
+    /// Deliveries ever made, likewise.
+    pub delivered: u64,
+    /// Settled as taken, likewise.
+    pub settled: u64,
+    /// Dropped: expired, over a limit, or not to be received by their only reader.
+    pub dropped: u64,
+}
+
+/// What a shard tells a worker.
+#[derive(Clone, Debug)]
+pub enum ShardEvent {
+    /// Publishes `first..=last` of this worker are finished, all alike.
+    Published {
+        /// First.
+        first: Sequence,
+        /// Last, included.
+        last: Sequence,
+        /// How.
+        outcome: PublishOutcome,
+    },
+    /// The answer to a question.
+    Reply {
+        /// Of the question.
+        ticket: Ticket,
+        /// How.
+        result: Result<ShardReply, Refusal>,
+    },
+    /// Deliveries for one connection, in order per consumer.
+    Deliver {
+        /// To whom.
+        connection: ConnectionId,
+        /// What.
+        deliveries: Vec<Delivery>,
+    },
+    /// A consumer was detached by the broker.
+    Ended {
+        /// Which.
+        consumer: ConsumerKey,
+        /// Why.
+        why: Refusal,
+    },
+    /// Another connection took this one's session over.
+    Displaced {
+        /// The old one.
+        connection: ConnectionId,
+    },
+    /// An auto-delete stream lost its last consumer: the worker asks metadata to delete it.
+    Unused {
+        /// Which.
+        stream: StreamId,
+    },
+    /// The shard stops (`true`) or resumes taking publishes.
+    Blocked(bool),
+}
+
+/// Carries requests to one shard. Implemented by `store/` for data shards and by `gateways/driver` for the
+/// volatile shards that workers host.
+pub trait ShardPort: Send + Sync {
+    /// Hands a batch over; never blocks. Events come back through the sender's [`WorkerPort`].
+    fn send(&self, from: WorkerId, requests: Vec<ShardRequest>);
+}
+
+/// Carries events to one worker. Implemented by `gateways/driver`.
+pub trait WorkerPort: Send + Sync {
+    /// Hands a batch over; never blocks.
+    fn send(&self, from: ShardId, events: Vec<ShardEvent>);
+}
+
+/// What happens with the answer of the metadata shard.
+pub type MetaDone = Box<dyn FnOnce(Result<MetaReply, Refusal>) + Send>;
+
+/// Carries commands to the metadata shard. Implemented by `store/`.
+pub trait MetaPort: Send + Sync {
+    /// Proposes; `done` is called (on any thread, soon after commit and apply) exactly once.
+    fn propose(&self, command: MetaCommand, now: UnixMs, done: MetaDone);
+}
