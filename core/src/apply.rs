@@ -1,0 +1,642 @@
+//! What committed records do to a shard's state, identically on every replica; checkpoint and restore.
+//!
+//! Time here is the leader's stamp, handed in; a node's clock never decides. Replies go only to lanes of
+//! this life of the node, so that replay after a restart tells nobody anything.
+//!
+//! Owns: `apply` of frames and changes, storing a message in its streams, matching of sessions.
+//! Never: the leader's memory beyond attaching a session's connection.
+//! Next: `record.rs` (the format), `deliver.rs` (what follows).
+
+use crate::address::Address;
+use crate::dispatch::Reader;
+use crate::error::{ErrorKind, Refusal};
+use crate::gateway::{FilterSpec, PublishOutcome};
+use crate::id::{Epoch, Lane, Position, Sequence, StreamId, UnixMs, VhostId};
+use crate::message::{Message, Quality};
+use crate::port::{OpenSession, ShardReply, StreamLimits};
+use crate::record::{Change, Mark, Record, RecordError, Records};
+use crate::shard::{CACHE_ENTRIES_MAX, Filters, Match, Place, Shard};
+use crate::stream::{Entry, Kind, SavedStream, Session, Stream};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Persisted: first byte of a checkpoint.
+pub const CHECKPOINT_VERSION: u8 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Saved<B> {
+    session_counter: u64,
+    lanes: Vec<(Lane, Sequence)>,
+    streams: Vec<SavedStream<B>>,
+}
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Another version of this format.
+    #[error("checkpoint version {0} is not known to this build")]
+    Version(u8),
+    /// Its bytes make no sense.
+    #[error("the checkpoint does not parse")]
+    Malformed,
+}
+
+impl Shard<Position> {
+    /// Applies a committed frame whose payload lies at `base`; `checked` as for [`Records::new`].
+    ///
+    /// # Errors
+    /// The payload is damaged or of a newer version: the shard must stop, nothing of it is certain.
+    pub fn apply(
+        &mut self,
+        clock: UnixMs,
+        base: Position,
+        payload: &Bytes,
+        checked: bool,
+    ) -> Result<(), RecordError> {
+        self.unapplied_bytes = self.unapplied_bytes.saturating_sub(payload.len());
+        for record in Records::new(payload, base, checked)? {
+            let (position, mark, record) = record?;
+            match record {
+                Record::Change(change) => self.apply_change(clock, mark, change),
+                Record::Publish {
+                    streams,
+                    by_topic,
+                    message,
+                } => {
+                    self.apply_publish(mark, position, &streams, by_topic, &message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_publish(
+        &mut self,
+        mark: Mark,
+        position: Position,
+        streams: &[StreamId],
+        by_topic: Option<VhostId>,
+        message: &Message,
+    ) {
+        let last = self.lanes.entry(mark.lane).or_default();
+        let repeated = mark.sequence <= *last;
+        let outcome = if repeated {
+            PublishOutcome::Routed
+        } else {
+            *last = mark.sequence;
+            self.store(streams, by_topic, message, &position)
+        };
+        if let Some(worker) = self.worker_of(mark.lane) {
+            self.outbox.published(worker, mark.sequence, outcome);
+        }
+    }
+
+    /// The whole replicated state, for a checkpoint.
+    pub fn checkpoint(&self) -> Vec<u8> {
+        let mut lanes: Vec<_> = self
+            .lanes
+            .iter()
+            .map(|(lane, last)| (*lane, *last))
+            .collect();
+        lanes.sort_unstable();
+        let mut streams: Vec<_> = self.streams.iter().flatten().collect();
+        streams.sort_unstable_by_key(|stream| stream.id);
+        let saved = Saved {
+            session_counter: self.session_counter,
+            lanes,
+            streams: streams.into_iter().map(|stream| stream.save()).collect(),
+        };
+        let out = vec![CHECKPOINT_VERSION];
+        // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
+        postcard::to_extend(&saved, out).unwrap_or_default()
+    }
+
+    /// Takes a checkpoint as the state of a shard just made.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: the bytes are not a checkpoint of this version.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let saved: Saved<Position> = match bytes.split_first() {
+            Some((&CHECKPOINT_VERSION, rest)) => {
+                postcard::from_bytes(rest).map_err(|_| CheckpointError::Malformed)?
+            }
+            Some((other, _)) => return Err(CheckpointError::Version(*other)),
+            None => return Err(CheckpointError::Malformed),
+        };
+        self.session_counter = saved.session_counter;
+        self.lanes = saved.lanes.into_iter().collect();
+        for saved in saved.streams {
+            let stream = Stream::restore(saved);
+            let specs = stream
+                .session()
+                .map(|session| session.filters.clone())
+                .unwrap_or_default();
+            let place = self.insert(stream);
+            for spec in specs {
+                self.bind(place, spec);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<B: Place> Shard<B> {
+    /// Puts a message into its named streams and every matching session's.
+    pub(crate) fn store(
+        &mut self,
+        streams: &[StreamId],
+        by_topic: Option<VhostId>,
+        message: &Message,
+        place: &B,
+    ) -> PublishOutcome {
+        let mut kept: Option<B> = None;
+        let mut taken = false;
+        let mut entry = |stream: &Stream<B>, quality, identifier, retain, no_local| Entry {
+            // A message that finds nobody ready for it stays a while: without its read buffer.
+            body: match stream.readers.any_room() && !stream.has_next() {
+                true => place.clone(),
+                false => kept.get_or_insert_with(|| place.kept()).clone(),
+            },
+            expires: message.expires.unwrap_or_default(),
+            cost_bytes: u32::try_from(message.cost_bytes()).unwrap_or(u32::MAX),
+            identifier,
+            quality,
+            retain,
+            by_topic: by_topic.is_some(),
+            no_local,
+        };
+        for id in streams {
+            let Some(&at) = self.by_id.get(id) else {
+                continue;
+            };
+            let Some(stream) = self.streams[at as usize].as_deref_mut() else {
+                continue;
+            };
+            let entry = entry(stream, message.quality, 0, false, false);
+            self.bytes += u64::from(entry.cost_bytes);
+            self.entries += 1;
+            stream.push(entry);
+            taken = true;
+            if !stream.listed {
+                stream.listed = true;
+                self.list.push(at);
+            }
+        }
+        let Some(vhost) = by_topic else {
+            return outcome(taken);
+        };
+        let matches = self.matching(vhost, &message.address);
+        for Match { place: at, spec } in matches.iter() {
+            let Some(stream) = self.streams[*at as usize].as_deref_mut() else {
+                continue;
+            };
+            taken = true;
+            if stream.bytes() >= self.limits.session_bytes_max {
+                stream.tally.dropped += 1;
+                continue;
+            }
+            let retain = spec.retain_as_published && message.retain;
+            let entry = entry(
+                stream,
+                message.quality.min(spec.quality),
+                spec.identifier,
+                retain,
+                spec.no_local,
+            );
+            self.bytes += u64::from(entry.cost_bytes);
+            self.entries += 1;
+            stream.push(entry);
+            if !stream.listed {
+                stream.listed = true;
+                self.list.push(*at);
+            }
+        }
+        outcome(taken)
+    }
+
+    /// The sessions whose filters match, each once, with the highest quality any of its filters asks.
+    fn matching(&mut self, vhost: VhostId, address: &Address) -> Arc<[Match]> {
+        let Some(filters) = self.filters.get_mut(&vhost) else {
+            return Arc::from([]);
+        };
+        if let Some(known) = filters.cache.get(address) {
+            return known.clone();
+        }
+        let mut found: SmallVec<[Match; 4]> = SmallVec::new();
+        filters
+            .trie
+            .visit(address, |candidate| found.push(candidate.clone()));
+        found.sort_by(|a, b| (a.place, b.spec.quality).cmp(&(b.place, a.spec.quality)));
+        found.dedup_by_key(|candidate| candidate.place);
+        let found: Arc<[Match]> = found.into_vec().into();
+        if filters.cache.len() >= CACHE_ENTRIES_MAX {
+            filters.cache.clear();
+        }
+        // The key must not keep a read buffer alive.
+        filters
+            .cache
+            .insert(Address(Bytes::copy_from_slice(&address.0)), found.clone());
+        found
+    }
+
+    pub(crate) fn insert(&mut self, stream: Stream<B>) -> u32 {
+        let (id, vhost) = (stream.id, stream.vhost);
+        self.entries += stream.kept();
+        self.bytes += stream.bytes();
+        if let Some(session) = stream.session() {
+            self.session_ends(id, session.ends(), None);
+        }
+        let name = stream
+            .session()
+            .map(|session| (vhost, session.client_id.clone()));
+        let place = self.vacant.pop().unwrap_or_else(|| {
+            self.streams.push(None);
+            (self.streams.len() - 1) as u32
+        });
+        self.streams[place as usize] = Some(Box::new(stream));
+        self.by_id.insert(id, place);
+        if let Some(name) = name {
+            self.sessions.insert(name, place);
+        }
+        place
+    }
+
+    /// Takes a stream out of everything; returns how many messages it had.
+    fn remove(&mut self, id: StreamId) -> Option<u64> {
+        let place = self.by_id.remove(&id)?;
+        let mut stream = self.streams[place as usize].take()?;
+        self.vacant.push(place);
+        self.list.retain(|listed| *listed != place);
+        self.settles.remove(&id);
+        self.entries = self.entries.saturating_sub(stream.kept());
+        self.bytes = self.bytes.saturating_sub(stream.bytes());
+        if let Some(session) = stream.session().cloned() {
+            self.session_ends(id, None, session.ends());
+            self.sessions.remove(&(stream.vhost, session.client_id));
+            for spec in &session.filters {
+                self.unbind(stream.vhost, place, spec);
+            }
+            if let Some(connection) = session.live
+                && let Some(live) = self.live.get_mut(&connection)
+            {
+                live.session = None;
+            }
+        }
+        let why = Refusal::new(ErrorKind::NotFound, "the queue was deleted");
+        let keys: Vec<_> = stream
+            .readers
+            .iter_mut()
+            .map(|reader| (reader.key, reader.attached))
+            .collect();
+        for (key, attached) in keys {
+            if let Some(live) = self.live.get_mut(&key.connection) {
+                live.readers
+                    .retain(|(stream, held)| (*stream, *held) != (id, key));
+            }
+            if attached && stream.is_queue() {
+                self.outbox.settle_order(key.connection);
+                let event = crate::port::ShardEvent::Ended {
+                    consumer: key,
+                    why: why.clone(),
+                };
+                self.outbox.event(key.connection.worker(), event);
+            }
+        }
+        Some(stream.messages())
+    }
+
+    fn session_ends(&mut self, id: StreamId, now: Option<UnixMs>, before: Option<UnixMs>) {
+        if let Some(before) = before {
+            self.ends.remove(&(before, id));
+        }
+        if let Some(now) = now {
+            self.ends.insert((now, id));
+        }
+    }
+
+    /// Changes a session and keeps the list of ends right.
+    fn change_session(&mut self, id: StreamId, change: impl FnOnce(&mut Session)) {
+        let Some(session) = self.stream_mut(id).and_then(Stream::session_mut) else {
+            return;
+        };
+        let before = session.ends();
+        change(session);
+        let after = session.ends();
+        self.session_ends(id, after, before);
+    }
+
+    fn bind(&mut self, place: u32, spec: FilterSpec) {
+        let Some(vhost) = self.streams[place as usize]
+            .as_deref()
+            .map(|stream| stream.vhost)
+        else {
+            return;
+        };
+        self.fabric.begin_interest(vhost, &spec.filter, self.id);
+        let filters = self.filters.entry(vhost).or_insert_with(Filters::default);
+        filters.cache.clear();
+        let filter = spec.filter.clone();
+        filters.trie.insert(&filter, true, Match { place, spec });
+    }
+
+    fn unbind(&mut self, vhost: VhostId, place: u32, spec: &FilterSpec) {
+        if let Some(filters) = self.filters.get_mut(&vhost) {
+            filters.cache.clear();
+            filters
+                .trie
+                .remove(&spec.filter, |candidate| candidate.place == place);
+        }
+        self.fabric.end_interest(vhost, &spec.filter, self.id);
+    }
+
+    fn answer(&mut self, mark: Mark, reply: ShardReply) {
+        self.answer_result(mark, Ok(reply));
+    }
+
+    fn answer_result(&mut self, mark: Mark, result: Result<ShardReply, Refusal>) {
+        if mark.sequence.0 != 0
+            && let Some(worker) = self.worker_of(mark.lane)
+        {
+            self.reply(worker, mark.sequence.0, result);
+        }
+    }
+
+    pub(crate) fn apply_change(&mut self, clock: UnixMs, mark: Mark, change: Change) {
+        match change {
+            Change::Began { incarnation } => {
+                let life = incarnation & 0xFFFF_FFFF_FFFF;
+                self.lanes.retain(|lane, _| lane.0 >> 16 == life);
+                let open = self.streams.iter().flatten().filter(|stream| {
+                    stream
+                        .session()
+                        .is_some_and(|session| session.closed.is_none())
+                });
+                let open: Vec<StreamId> = open.map(|stream| stream.id).collect();
+                for id in open {
+                    self.apply_change(clock, Mark::default(), Change::CloseSession { stream: id });
+                }
+            }
+            Change::CreateStream {
+                stream,
+                vhost,
+                limits,
+            } => {
+                if !self.by_id.contains_key(&stream) {
+                    self.insert(Stream::new(stream, vhost, Kind::Queue, limits));
+                }
+                self.answer(mark, ShardReply::Done);
+            }
+            Change::DeleteStream { stream, if_empty } => {
+                let holds = self
+                    .stream_mut(stream)
+                    .is_some_and(|stream| stream.kept() > 0 && stream.messages() > 0);
+                if if_empty && holds {
+                    let why = Refusal::new(ErrorKind::NotEmpty, "the queue has messages");
+                    return self.answer_result(mark, Err(why));
+                }
+                let messages = self.remove(stream).unwrap_or(0);
+                self.answer(mark, ShardReply::Count(messages));
+            }
+            Change::Purge { stream, ranges } => {
+                let removed = self.remove_ranges(stream, &ranges);
+                self.answer(mark, ShardReply::Count(removed));
+            }
+            Change::Settled { stream, ranges } => {
+                self.remove_ranges(stream, &ranges);
+            }
+            Change::Delivered { stream, until } => {
+                if let Some(stream) = self.stream_mut(stream) {
+                    stream.reach_delivered(until.0);
+                }
+            }
+            Change::OpenSession {
+                vhost,
+                client_id,
+                clean_start,
+                expiry_s,
+            } => {
+                self.apply_open(clock, mark, vhost, client_id, clean_start, expiry_s);
+            }
+            Change::CloseSession { stream } => {
+                let live = self
+                    .stream_mut(stream)
+                    .and_then(|stream| stream.session())
+                    .is_some_and(|session| session.live.is_some());
+                if !live {
+                    self.change_session(stream, |session| session.closed = Some(clock));
+                }
+            }
+            Change::EndSession { stream } => {
+                let removed = self.remove(stream).is_some();
+                self.answer(mark, ShardReply::Count(u64::from(removed)));
+            }
+            Change::SessionExpiry { stream, expiry_s } => {
+                self.change_session(stream, |session| session.expiry_s = expiry_s);
+                self.answer(mark, ShardReply::Done);
+            }
+            Change::Subscribe { stream, filters } => {
+                let granted = self.apply_subscribe(stream, filters);
+                self.answer(mark, ShardReply::Subscribed(granted));
+            }
+            Change::Unsubscribe { stream, filters } => {
+                let mut existed = Vec::with_capacity(filters.len());
+                for filter in filters {
+                    let place = self.by_id.get(&stream).copied();
+                    let found = self.stream_mut(stream).and_then(|stream| {
+                        let vhost = stream.vhost;
+                        let session = stream.session_mut()?;
+                        let at = session
+                            .filters
+                            .iter()
+                            .position(|spec| spec.filter == filter)?;
+                        Some((vhost, session.filters.remove(at)))
+                    });
+                    existed.push(found.is_some());
+                    if let (Some(place), Some((vhost, spec))) = (place, found) {
+                        self.unbind(vhost, place, &spec);
+                    }
+                }
+                self.answer(mark, ShardReply::Unsubscribed(existed));
+            }
+        }
+    }
+
+    fn remove_ranges(
+        &mut self,
+        id: StreamId,
+        ranges: &[(crate::id::Offset, crate::id::Offset)],
+    ) -> u64 {
+        let Some(stream) = self.stream_mut(id) else {
+            return 0;
+        };
+        let before = stream.bytes();
+        let removed = stream.remove_ranges(ranges);
+        let freed = before - stream.bytes();
+        self.bytes = self.bytes.saturating_sub(freed);
+        self.entries = self.entries.saturating_sub(removed);
+        removed
+    }
+
+    fn apply_open(
+        &mut self,
+        clock: UnixMs,
+        mark: Mark,
+        vhost: VhostId,
+        client_id: Arc<str>,
+        clean_start: bool,
+        expiry_s: u32,
+    ) {
+        let name = (vhost, client_id.clone());
+        let mut place = self.sessions.get(&name).copied();
+        if clean_start && let Some(at) = place.take() {
+            let id = self.streams[at as usize].as_deref().map(|stream| stream.id);
+            id.and_then(|id| self.remove(id));
+        }
+        let present = place.is_some();
+        let id = match place.and_then(|at| self.streams[at as usize].as_deref()) {
+            Some(stream) => stream.id,
+            None => {
+                self.session_counter += 1;
+                let id = StreamId::of_session(self.id, self.session_counter);
+                let session = Session {
+                    client_id,
+                    epoch: Epoch(0),
+                    expiry_s,
+                    closed: None,
+                    filters: Vec::new(),
+                    live: None,
+                };
+                self.insert(Stream::new(
+                    id,
+                    vhost,
+                    Kind::Session(session),
+                    StreamLimits::default(),
+                ));
+                id
+            }
+        };
+        self.change_session(id, |session| {
+            session.epoch = Epoch(session.epoch.0 + 1);
+            session.expiry_s = expiry_s;
+            session.closed = None;
+        });
+        let Some(worker) = self.worker_of(mark.lane) else {
+            return;
+        };
+        match self.asked.remove(&(worker, mark.sequence.0)) {
+            Some(open) => {
+                self.attach_session(id, open);
+                let session = self.stream_mut(id).and_then(|stream| stream.session());
+                let filters = session.map(|session| {
+                    session
+                        .filters
+                        .iter()
+                        .map(|spec| spec.filter.clone())
+                        .collect()
+                });
+                let filters = filters.unwrap_or_default();
+                self.answer(
+                    mark,
+                    ShardReply::Session {
+                        present,
+                        stream: Some(id),
+                        filters,
+                    },
+                );
+            }
+            // Its connection is gone already.
+            // Its connection is gone already.
+            None => self.close_session(clock, id, None),
+        }
+    }
+
+    fn attach_session(&mut self, id: StreamId, open: OpenSession) {
+        let receives_all = self.receives_all(&open.principal, &open.vhost_name);
+        let connection = open.consumer.connection;
+        let Some(&place) = self.by_id.get(&id) else {
+            return;
+        };
+        let Some(stream) = self.streams[place as usize].as_deref_mut() else {
+            return;
+        };
+        stream.readers.add(Reader {
+            number: 0,
+            key: open.consumer,
+            principal: open.principal,
+            vhost: open.vhost_name,
+            presettled: false,
+            exclusive: true,
+            no_local: false,
+            priority: 0,
+            credit: open.credit,
+            held: 0,
+            travelling: 0,
+            attached: true,
+            receives_all,
+        });
+        if let Some(session) = stream.session_mut() {
+            session.live = Some(connection);
+        }
+        let live = self.live.entry(connection).or_default();
+        live.readers.push((id, open.consumer));
+        live.session = Some(id);
+        self.list(place);
+    }
+
+    fn apply_subscribe(
+        &mut self,
+        id: StreamId,
+        filters: Vec<FilterSpec>,
+    ) -> Vec<Result<Quality, Refusal>> {
+        let Some(&place) = self.by_id.get(&id) else {
+            let gone = || Err(Refusal::new(ErrorKind::NotFound, "the session is gone"));
+            return filters.iter().map(|_| gone()).collect();
+        };
+        let mut granted = Vec::with_capacity(filters.len());
+        for spec in filters {
+            granted.push(Ok(spec.quality));
+            let replaced = self.stream_mut(id).and_then(|stream| {
+                let vhost = stream.vhost;
+                let session = stream.session_mut()?;
+                match session
+                    .filters
+                    .iter_mut()
+                    .find(|known| known.filter == spec.filter)
+                {
+                    Some(known) => Some((vhost, std::mem::replace(known, spec.clone()))),
+                    None => {
+                        session.filters.push(spec.clone());
+                        None
+                    }
+                }
+            });
+            // The new one first: interest must not end in between.
+            self.bind(place, spec);
+            if let Some((vhost, old)) = replaced {
+                self.unbind_replaced(vhost, place, &old);
+            }
+        }
+        granted
+    }
+
+    /// Takes the older of two equal filters of one session out again.
+    fn unbind_replaced(&mut self, vhost: VhostId, place: u32, old: &FilterSpec) {
+        if let Some(filters) = self.filters.get_mut(&vhost) {
+            filters.cache.clear();
+            let mut first = true;
+            filters.trie.remove(&old.filter, |candidate| {
+                candidate.place == place && candidate.spec == *old && std::mem::take(&mut first)
+            });
+        }
+        self.fabric.end_interest(vhost, &old.filter, self.id);
+    }
+}
+
+fn outcome(taken: bool) -> PublishOutcome {
+    match taken {
+        true => PublishOutcome::Routed,
+        false => PublishOutcome::Unroutable,
+    }
+}

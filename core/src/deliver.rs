@@ -1,0 +1,252 @@
+//! Handing out: from streams that have something to readers that have room.
+//!
+//! Owns: the loop over listed streams, expiry at the head, the right to receive asked again at delivery.
+//! Never: what a settled or lost message does afterwards (`shard.rs`).
+//! Next: `dispatch.rs` (the choice), `stream.rs` (the states).
+
+use crate::address::{Address, TopicFilter};
+use crate::authority::{Action, Circumstances, Principal, Question, Resource};
+use crate::dispatch::{Choice, travel_units};
+use crate::gateway::Delivery;
+use crate::id::{Now, Offset, StreamId, UnixMs};
+use crate::message::{Message, Quality};
+use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard};
+use crate::stream::{Entry, Stream};
+use bytes::Bytes;
+use std::sync::Arc;
+
+impl<B: Place> Shard<B> {
+    /// Hands out whatever can be, from every stream that changed since the last call.
+    pub fn dispatch(&mut self, now: Now, bodies: &mut dyn Bodies<B>) {
+        if self.authority.generation() != self.verdict_generation {
+            self.renew_rights();
+        }
+        let mut listed = std::mem::take(&mut self.list);
+        for place in listed.drain(..) {
+            let Some(mut stream) = self.streams[place as usize].take() else {
+                continue;
+            };
+            stream.listed = false;
+            self.dispatch_stream(now, &mut stream, bodies);
+            self.streams[place as usize] = Some(stream);
+        }
+        // Nothing is listed while handing out, so the buffer can be kept.
+        if self.list.is_empty() {
+            self.list = listed;
+        }
+    }
+
+    fn dispatch_stream(&mut self, now: Now, stream: &mut Stream<B>, bodies: &mut dyn Bodies<B>) {
+        while let Some(offset) = stream.next() {
+            if !stream.readers.any_room() {
+                break;
+            }
+            let Some(entry) = stream.entry(offset).cloned() else {
+                break;
+            };
+            if ended(&entry, now.unix) {
+                self.drop_message(stream, offset);
+                continue;
+            }
+            let Some(message) = bodies.fetch(&entry.body) else {
+                break;
+            };
+            match self.choose(stream, &entry, &message) {
+                Choice::Reader(place) => self.hand_out(stream, place, offset, &entry, message),
+                Choice::NoRoom => break,
+                Choice::Nobody => {
+                    self.refused_receives += 1;
+                    // A session's only reader will never get it; a queue may have others later.
+                    match stream.is_queue() {
+                        true => stream.set_aside(offset),
+                        false => self.drop_message(stream, offset),
+                    }
+                }
+            }
+        }
+        if !stream.is_queue() && stream.has_next() {
+            self.pass_blocked(now, stream, bodies);
+        }
+    }
+
+    /// A session whose reader has no credit left still gets what need not be settled.
+    fn pass_blocked(&mut self, now: Now, stream: &mut Stream<B>, bodies: &mut dyn Bodies<B>) {
+        let mut from = stream.cursor();
+        while let Some(offset) = stream.next_unsettled_free(from) {
+            from = offset + 1;
+            if !stream
+                .readers
+                .at(0)
+                .is_some_and(|reader| reader.can_travel())
+            {
+                break;
+            }
+            let Some(entry) = stream.entry(offset).cloned() else {
+                break;
+            };
+            if ended(&entry, now.unix) {
+                self.drop_message(stream, offset);
+                continue;
+            }
+            let Some(message) = bodies.fetch(&entry.body) else {
+                break;
+            };
+            let unwanted = stream.readers.at(0).is_none_or(|reader| {
+                let own = entry.no_local && message.publisher == reader.key.connection;
+                let (principal, vhost, all) = (
+                    reader.principal.clone(),
+                    reader.vhost.clone(),
+                    reader.receives_all,
+                );
+                own || !(all || self.may_receive(&principal, &vhost, &message.address))
+            });
+            match unwanted {
+                true => self.drop_message(stream, offset),
+                false => self.hand_out(stream, 0, offset, &entry, message),
+            }
+        }
+    }
+
+    fn drop_message(&mut self, stream: &mut Stream<B>, offset: u64) {
+        stream.tally.dropped += 1;
+        self.dismiss(stream, offset);
+    }
+
+    fn choose(&mut self, stream: &mut Stream<B>, entry: &Entry<B>, message: &Message) -> Choice {
+        let mut readers = std::mem::take(&mut stream.readers);
+        let choice = readers.choose(|reader| {
+            if (entry.no_local || reader.no_local) && message.publisher == reader.key.connection {
+                return false;
+            }
+            !entry.by_topic
+                || reader.receives_all
+                || self.may_receive(&reader.principal, &reader.vhost, &message.address)
+        });
+        stream.readers = readers;
+        choice
+    }
+
+    fn hand_out(
+        &mut self,
+        stream: &mut Stream<B>,
+        place: usize,
+        offset: u64,
+        entry: &Entry<B>,
+        message: Arc<Message>,
+    ) {
+        let session = !stream.is_queue();
+        let Some(reader) = stream.readers.at(place) else {
+            return;
+        };
+        let presettled = reader.presettled || (session && entry.quality == Quality::AtMostOnce);
+        reader.travelling += travel_units(entry.cost_bytes as usize);
+        let (key, number) = (reader.key, reader.number);
+        let attempt = if presettled {
+            let attempt = stream.attempts(offset) + 1;
+            stream.tally.delivered += 1;
+            stream.tally.settled += 1;
+            self.dismiss(stream, offset);
+            attempt
+        } else {
+            reader.held += 1;
+            stream.hold(offset, number)
+        };
+        let delivery = Delivery {
+            consumer: key.tag,
+            offset: Offset(offset),
+            attempt,
+            quality: entry.quality,
+            retain: entry.retain,
+            identifier: entry.identifier,
+            message,
+        };
+        self.outbox.deliver(key.connection, delivery);
+    }
+
+    /// Drops what has ended at the head of a stream, so that counts tell what is there.
+    pub(crate) fn drop_expired(&mut self, now: UnixMs, id: StreamId) {
+        let Some(&place) = self.by_id.get(&id) else {
+            return;
+        };
+        let Some(mut stream) = self.streams[place as usize].take() else {
+            return;
+        };
+        while let Some(offset) = stream.next() {
+            if !stream.entry(offset).is_some_and(|entry| ended(entry, now)) {
+                break;
+            }
+            self.drop_message(&mut stream, offset);
+        }
+        self.streams[place as usize] = Some(stream);
+    }
+
+    /// Whether this principal may be handed messages of this address.
+    pub(crate) fn may_receive(
+        &mut self,
+        principal: &Principal,
+        vhost: &str,
+        address: &Address,
+    ) -> bool {
+        let cached = !self.authority.circumstantial(Action::Receive);
+        let key = (principal.id, address.clone());
+        if cached && let Some(known) = self.verdicts.get(&key) {
+            return *known;
+        }
+        let question = Question {
+            principal,
+            action: Action::Receive,
+            vhost,
+            resource: Resource::Topic(address),
+            circumstances: Circumstances::default(),
+        };
+        let allowed = self.authority.decide(&question).allowed;
+        if cached {
+            if self.verdicts.len() >= CACHE_ENTRIES_MAX {
+                self.verdicts.clear();
+            }
+            // The key must not keep a read buffer alive.
+            self.verdicts.insert(
+                (principal.id, Address(Bytes::copy_from_slice(&address.0))),
+                allowed,
+            );
+        }
+        allowed
+    }
+
+    /// Whether it may receive every address, so that single messages need not be asked about.
+    pub(crate) fn receives_all(&self, principal: &Principal, vhost: &str) -> bool {
+        let every = TopicFilter(Bytes::from_static(crate::address::MANY));
+        let question = Question {
+            principal,
+            action: Action::Receive,
+            vhost,
+            resource: Resource::Filter(&every),
+            circumstances: Circumstances::default(),
+        };
+        !self.authority.circumstantial(Action::Receive) && self.authority.decide(&question).allowed
+    }
+
+    /// The rules changed: what was remembered is void, what was set aside is tried again.
+    pub(crate) fn renew_rights(&mut self) {
+        self.verdict_generation = self.authority.generation();
+        self.verdicts.clear();
+        for place in 0..self.streams.len() {
+            let Some(mut stream) = self.streams[place].take() else {
+                continue;
+            };
+            for reader in stream.readers.iter_mut() {
+                reader.receives_all = self.receives_all(&reader.principal, &reader.vhost);
+            }
+            stream.recall_aside();
+            let more = stream.has_next();
+            self.streams[place] = Some(stream);
+            if more {
+                self.list(place as u32);
+            }
+        }
+    }
+}
+
+fn ended<B>(entry: &Entry<B>, now: UnixMs) -> bool {
+    entry.expires.0 != 0 && entry.expires <= now
+}

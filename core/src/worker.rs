@@ -1,0 +1,740 @@
+//! A worker: the broker as its connections see it, as one single-threaded value.
+//!
+//! Each worker thread owns one [`Worker`]. It takes its connections' commands, asks the rules, routes,
+//! stores at once what its own volatile shard holds, and sends the rest to other shards; what comes back
+//! becomes mail for connections. Questions to metadata and to the login service leave as
+//! [`Outgoing`] and come back as [`HostAnswer`]. It never waits: a command that needs several steps is a
+//! [`steps::Step`] remembered under the ticket of its question.
+//!
+//! One round of its host: any number of inputs (`submit`, `shard_events`, `shard_requests`,
+//! `host_answer`, `timeout`), then [`Worker::turn`], then drain `outgoing` and `next_ready`.
+//!
+//! Owns: connections' principals, vhosts, consumers and sessions as far as core knows them; lanes to
+//! shards. Never: sockets, clocks, a protocol.
+//! Next: `worker/publish.rs` (the hot path), `worker/commands.rs`, `worker/steps.rs`, `worker/rights.rs`.
+
+mod commands;
+mod publish;
+mod rights;
+mod steps;
+
+use crate::authority::{Authority, Principal};
+use crate::dispatch::travel_units;
+use crate::error::{ErrorKind, Refusal};
+use crate::gateway::{Answer, Command, Delivery, PublishOutcome, Reply, StopReason};
+use crate::id::{
+    ConnectionId, ConsumerTag, MonotonicMs, Now, ShardId, StreamId, Token, VhostId, WorkerId,
+};
+use crate::message::Message;
+use crate::meta::{MetaCommand, MetaReply};
+use crate::port::{ConsumerKey, Question, ShardEvent, ShardRequest, Ticket};
+use crate::properties::Codecs;
+use crate::router::{Fabric, Router};
+use crate::shard::{InMemory, Shard, ShardLimits, ShardSetup};
+use publish::Lane;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use steps::{Asked, Step};
+
+/// What a worker is made with.
+pub struct WorkerSetup {
+    /// Which.
+    pub id: WorkerId,
+    /// This life of the node.
+    pub incarnation: u64,
+    /// Limits.
+    pub limits: WorkerLimits,
+    /// Shared by all threads of the node.
+    pub fabric: Arc<Fabric>,
+    /// For routing by headers.
+    pub codecs: Codecs,
+    /// Who may do what.
+    pub authority: Arc<dyn Authority>,
+}
+
+/// Named limits of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerLimits {
+    /// Of its volatile shard.
+    pub shard: ShardLimits,
+    /// Bytes a connection may still publish to a blocked shard before its socket is not read any more.
+    pub parked_bytes_max: usize,
+    /// Consumers of one connection.
+    pub consumers_max: usize,
+    /// Filters of one session.
+    pub filters_max: usize,
+}
+
+impl Default for WorkerLimits {
+    fn default() -> Self {
+        WorkerLimits {
+            shard: ShardLimits::default(),
+            parked_bytes_max: 4 << 20,
+            consumers_max: 65_536,
+            filters_max: 65_536,
+        }
+    }
+}
+
+/// Credentials to check.
+#[derive(Clone, Debug)]
+pub struct LoginRequest {
+    /// Whose.
+    pub connection: ConnectionId,
+    /// By which gateway.
+    pub protocol: &'static str,
+    /// From where.
+    pub peer: SocketAddr,
+    /// Absent: anonymous.
+    pub user: Option<Arc<str>>,
+    /// Absent: none given.
+    pub secret: Option<bytes::Bytes>,
+    /// Client identifier; may be empty.
+    pub client_id: Arc<str>,
+}
+
+/// Credentials that were checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// As which user.
+    pub user: Arc<str>,
+    /// Without credentials.
+    pub anonymous: bool,
+    /// With which roles.
+    pub roles: Vec<Arc<str>>,
+}
+
+/// What a worker wants from its host.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// Requests to a shard that another thread holds.
+    Requests {
+        /// Which.
+        to: ShardId,
+        /// In order.
+        requests: Vec<ShardRequest>,
+    },
+    /// Events of the volatile shard hosted here, for another worker.
+    Events {
+        /// Which.
+        to: WorkerId,
+        /// From.
+        from: ShardId,
+        /// In order.
+        events: Vec<ShardEvent>,
+    },
+    /// Check credentials; answered by [`HostAnswer::Verified`].
+    Verify {
+        /// Answered with it.
+        ask: u64,
+        /// What.
+        login: LoginRequest,
+    },
+    /// Propose to the metadata shard; answered by [`HostAnswer::Proposed`].
+    Propose {
+        /// Answered with it.
+        ask: u64,
+        /// What.
+        command: MetaCommand,
+    },
+}
+
+/// What the host answers.
+#[derive(Debug)]
+pub enum HostAnswer {
+    /// To [`Outgoing::Verify`].
+    Verified {
+        /// Of the question.
+        ask: u64,
+        /// How.
+        result: Result<Verified, Refusal>,
+    },
+    /// To [`Outgoing::Propose`].
+    Proposed {
+        /// Of the question.
+        ask: u64,
+        /// How.
+        result: Result<MetaReply, Refusal>,
+    },
+}
+
+/// What a connection is to be fed, in this order.
+#[derive(Debug, Default)]
+pub struct Mail {
+    /// Answers.
+    pub answers: Vec<Answer>,
+    /// Deliveries.
+    pub deliveries: Vec<Delivery>,
+    /// The broker ends it.
+    pub stop: Option<StopReason>,
+}
+
+/// Counts since the worker started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerCounts {
+    /// Connections open now.
+    pub connections: u64,
+    /// Messages taken in.
+    pub published: u64,
+    /// Their bodies' bytes.
+    pub published_bytes: u64,
+    /// Messages that no stream wanted.
+    pub unroutable: u64,
+    /// Messages refused.
+    pub refused: u64,
+    /// Messages handed to connections.
+    pub delivered: u64,
+    /// Their bodies' bytes.
+    pub delivered_bytes: u64,
+    /// Commands that the rules denied.
+    pub denied: u64,
+}
+
+/// What the console shows of a connection beside its gateway's own view.
+#[derive(Clone, Debug)]
+pub struct ConnectionRow {
+    /// Which.
+    pub id: ConnectionId,
+    /// Gateway.
+    pub protocol: &'static str,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// User; empty before login.
+    pub user: Arc<str>,
+    /// Vhost; empty before it is entered.
+    pub vhost: Arc<str>,
+    /// Messages it published.
+    pub published: u64,
+    /// Messages it was handed.
+    pub delivered: u64,
+    /// Consumers and sessions it reads by.
+    pub readers: u32,
+    /// Publishers of a full shard are held back.
+    pub blocked: bool,
+}
+
+/// Where a consumer reads.
+#[derive(Clone, Debug)]
+struct ReaderAt {
+    shard: ShardId,
+    stream: StreamId,
+    /// Queue name; empty for a session.
+    name: Arc<str>,
+    attached: bool,
+    /// Settles nothing.
+    presettled: bool,
+    /// Deliveries it has to settle.
+    held: u32,
+}
+
+/// A connection's session.
+#[derive(Clone, Debug)]
+struct SessionAt {
+    shard: ShardId,
+    filters: Vec<crate::address::TopicFilter>,
+}
+
+struct Connected {
+    protocol: &'static str,
+    peer: SocketAddr,
+    principal: Option<Arc<Principal>>,
+    vhost: Option<(VhostId, Arc<str>)>,
+    mail: Mail,
+    listed: bool,
+    readers: FxHashMap<ConsumerTag, ReaderAt>,
+    session: Option<SessionAt>,
+    /// Shards that know this connection.
+    touched: SmallVec<[ShardId; 2]>,
+    /// Bytes published to blocked shards.
+    parked_bytes: usize,
+    published: u64,
+    delivered: u64,
+}
+
+impl Connected {
+    fn published_answer(&mut self, token: Token, result: PublishOutcome) {
+        if let Some(Answer::Published { last, outcome, .. }) = self.mail.answers.last_mut()
+            && last.0 + 1 == token.0
+            && *outcome == result
+        {
+            *last = token;
+            return;
+        }
+        self.mail.answers.push(Answer::Published {
+            first: token,
+            last: token,
+            outcome: result,
+        });
+    }
+
+    fn touch(&mut self, shard: ShardId) {
+        if !self.touched.contains(&shard) {
+            self.touched.push(shard);
+        }
+    }
+}
+
+/// How often rights are asked again after rules changed, in milliseconds.
+const RIGHTS_MS: u64 = 250;
+
+/// See the module's text.
+pub struct Worker {
+    id: WorkerId,
+    limits: WorkerLimits,
+    fabric: Arc<Fabric>,
+    router: Router,
+    authority: Arc<dyn Authority>,
+    shard: Shard<Arc<Message>>,
+    connections: FxHashMap<ConnectionId, Box<Connected>>,
+    lanes: FxHashMap<ShardId, Lane>,
+    groups: publish::Groups,
+    steps: FxHashMap<(ShardId, Ticket), (ConnectionId, Step)>,
+    asked: FxHashMap<u64, (ConnectionId, Asked)>,
+    next_ask: u64,
+    next_principal: u64,
+    ready: Vec<ConnectionId>,
+    outgoing: Vec<Outgoing>,
+    blocked: FxHashSet<ShardId>,
+    verdicts: FxHashMap<(u64, u32), bool>,
+    verdicts_of: (u64, u64),
+    rights_generation: u64,
+    next_rights: MonotonicMs,
+    counts: WorkerCounts,
+}
+
+impl Worker {
+    /// A worker without connections.
+    pub fn new(setup: WorkerSetup) -> Worker {
+        let shard = Shard::new(ShardSetup {
+            id: ShardId::volatile(setup.id),
+            incarnation: setup.incarnation,
+            limits: setup.limits.shard,
+            fabric: setup.fabric.clone(),
+            authority: setup.authority.clone(),
+        });
+        Worker {
+            id: setup.id,
+            limits: setup.limits,
+            router: Router::new(setup.fabric.clone(), setup.codecs),
+            fabric: setup.fabric,
+            rights_generation: setup.authority.generation(),
+            authority: setup.authority,
+            shard,
+            connections: FxHashMap::default(),
+            lanes: FxHashMap::default(),
+            groups: publish::Groups::default(),
+            steps: FxHashMap::default(),
+            asked: FxHashMap::default(),
+            next_ask: 0,
+            next_principal: 0,
+            ready: Vec::new(),
+            outgoing: Vec::new(),
+            blocked: FxHashSet::default(),
+            verdicts: FxHashMap::default(),
+            verdicts_of: (0, 0),
+            next_rights: MonotonicMs(0),
+            counts: WorkerCounts::default(),
+        }
+    }
+
+    /// A socket was accepted.
+    pub fn connected(
+        &mut self,
+        connection: ConnectionId,
+        protocol: &'static str,
+        peer: SocketAddr,
+    ) {
+        let state = Connected {
+            protocol,
+            peer,
+            principal: None,
+            vhost: None,
+            mail: Mail::default(),
+            listed: false,
+            readers: FxHashMap::default(),
+            session: None,
+            touched: SmallVec::new(),
+            parked_bytes: 0,
+            published: 0,
+            delivered: 0,
+        };
+        self.connections.insert(connection, Box::new(state));
+    }
+
+    /// Takes a wake-up's commands, in order.
+    pub fn submit(&mut self, now: Now, connection: ConnectionId, commands: &mut Vec<Command>) {
+        let Some(mut state) = self.connections.remove(&connection) else {
+            commands.clear();
+            return;
+        };
+        for command in commands.drain(..) {
+            match command {
+                Command::Publish {
+                    token,
+                    mandatory,
+                    message,
+                } => {
+                    self.publish(connection, &mut state, token, mandatory, message);
+                }
+                other => self.command(now, connection, &mut state, other),
+            }
+        }
+        self.put_back(connection, state);
+    }
+
+    fn put_back(&mut self, connection: ConnectionId, mut state: Box<Connected>) {
+        let mail = &state.mail;
+        if !state.listed
+            && !(mail.answers.is_empty() && mail.deliveries.is_empty() && mail.stop.is_none())
+        {
+            state.listed = true;
+            self.ready.push(connection);
+        }
+        self.connections.insert(connection, state);
+    }
+
+    fn with(&mut self, connection: ConnectionId, change: impl FnOnce(&mut Connected)) {
+        if let Some(state) = self.connections.get_mut(&connection) {
+            change(state);
+            if !state.listed {
+                state.listed = true;
+                self.ready.push(connection);
+            }
+        }
+    }
+
+    fn done(&mut self, connection: ConnectionId, token: Token, result: Result<Reply, Refusal>) {
+        if token != Token::NONE {
+            self.with(connection, |state| {
+                state.mail.answers.push(Answer::Done { token, result })
+            });
+        }
+    }
+
+    /// The socket is gone, or the connection asked to close.
+    pub fn disconnected(&mut self, now: Now, connection: ConnectionId) {
+        let Some(state) = self.connections.remove(&connection) else {
+            return;
+        };
+        for shard in state.touched {
+            self.request(now, shard, ShardRequest::Gone { connection });
+        }
+        let owned: Vec<_> = {
+            let meta = self.fabric.meta();
+            meta.streams_owned_by(connection)
+                .map(|stream| (stream.id, stream.shard))
+                .collect()
+        };
+        for (stream, shard) in owned {
+            self.drop_stream(now, stream, shard);
+        }
+    }
+
+    /// Deletes a stream that nobody asked about by name.
+    fn drop_stream(&mut self, now: Now, stream: StreamId, shard: ShardId) {
+        let question = Question::DeleteStream {
+            stream,
+            if_unused: false,
+            if_empty: false,
+        };
+        self.ask_shard(now, shard, ConnectionId(0), Step::Nothing, question);
+        self.propose(
+            ConnectionId(0),
+            Asked::Nothing,
+            MetaCommand::DeleteStream { stream },
+        );
+    }
+
+    /// Events of another thread's shard.
+    pub fn shard_events(&mut self, now: Now, from: ShardId, events: Vec<ShardEvent>) {
+        for event in events {
+            match event {
+                ShardEvent::Published {
+                    first,
+                    last,
+                    outcome,
+                } => self.finish_publishes(from, first, last, outcome),
+                ShardEvent::Deliver {
+                    connection,
+                    deliveries,
+                } => self.hand_over(connection, deliveries),
+                ShardEvent::Reply { ticket, result } => {
+                    if let Some((connection, step)) = self.steps.remove(&(from, ticket)) {
+                        self.step(now, from, connection, step, result);
+                    }
+                }
+                ShardEvent::Ended { consumer, why } => {
+                    let ConsumerKey { connection, tag } = consumer;
+                    self.with(connection, |state| {
+                        if state
+                            .readers
+                            .remove(&tag)
+                            .is_some_and(|reader| reader.attached)
+                        {
+                            state
+                                .mail
+                                .answers
+                                .push(Answer::Ended { consumer: tag, why });
+                        }
+                    });
+                }
+                ShardEvent::Displaced { connection } => {
+                    self.with(connection, |state| {
+                        state.mail.stop = Some(StopReason::TakenOver)
+                    });
+                }
+                ShardEvent::Unused { stream } => {
+                    let found = self
+                        .fabric
+                        .meta()
+                        .stream_by_id(stream)
+                        .map(|stream| stream.shard);
+                    if let Some(shard) = found {
+                        self.drop_stream(now, stream, shard);
+                    }
+                }
+                ShardEvent::Blocked(blocked) => self.shard_blocked(from, blocked),
+            }
+        }
+    }
+
+    fn shard_blocked(&mut self, shard: ShardId, blocked: bool) {
+        let before = !self.blocked.is_empty();
+        match blocked {
+            true => self.blocked.insert(shard),
+            false => self.blocked.remove(&shard),
+        };
+        let after = !self.blocked.is_empty();
+        if before == after {
+            return;
+        }
+        let answer = Answer::Blocked(after.then_some("the journal cannot keep up"));
+        let publishers: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, state)| state.published > 0)
+            .map(|(id, _)| *id)
+            .collect();
+        for connection in publishers {
+            self.with(connection, |state| {
+                state.parked_bytes = 0;
+                state.mail.answers.push(answer.clone());
+            });
+        }
+    }
+
+    fn hand_over(&mut self, connection: ConnectionId, deliveries: Vec<Delivery>) {
+        self.with(connection, |state| {
+            if deliveries.len() == 1 || !state.mail.deliveries.is_empty() {
+                state.mail.deliveries.extend(deliveries);
+            } else {
+                state.mail.deliveries = deliveries;
+            }
+        });
+    }
+
+    /// Requests of another worker to the volatile shard hosted here.
+    pub fn shard_requests(&mut self, now: Now, from: WorkerId, mut requests: Vec<ShardRequest>) {
+        self.shard.handle(now, from, &mut requests, &mut InMemory);
+    }
+
+    /// Ends a round: the volatile shard hands out, its events go where they belong.
+    pub fn turn(&mut self, now: Now) {
+        // Handling an event may make the shard say more; twice is enough for any step there is, and
+        // what is left waits for the next round.
+        for _ in 0..4 {
+            self.shard.dispatch(now, &mut InMemory);
+            let batches: SmallVec<[(WorkerId, Vec<ShardEvent>); 2]> = self.shard.events().collect();
+            if batches.is_empty() {
+                break;
+            }
+            let from = self.shard.id();
+            for (to, events) in batches {
+                match to == self.id {
+                    true => self.shard_events(now, from, events),
+                    false => self.outgoing.push(Outgoing::Events { to, from, events }),
+                }
+            }
+        }
+        for (shard, lane) in &mut self.lanes {
+            if !lane.batch.is_empty() {
+                let requests = std::mem::take(&mut lane.batch);
+                self.outgoing.push(Outgoing::Requests {
+                    to: *shard,
+                    requests,
+                });
+            }
+        }
+    }
+
+    /// When [`Worker::timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<MonotonicMs> {
+        Some(self.shard.poll_timeout().min(self.next_rights))
+    }
+
+    /// Looks for what has become due; call [`Worker::turn`] after it.
+    pub fn timeout(&mut self, now: Now) {
+        self.shard.timeout(now);
+        if now.monotonic >= self.next_rights {
+            self.next_rights = now.monotonic.after(RIGHTS_MS);
+            self.renew_rights(now);
+        }
+    }
+
+    /// What the host is to do.
+    pub fn outgoing(&mut self) -> std::vec::Drain<'_, Outgoing> {
+        self.outgoing.drain(..)
+    }
+
+    /// A connection with mail, each once until it gets more.
+    pub fn next_ready(&mut self) -> Option<ConnectionId> {
+        self.ready.pop()
+    }
+
+    /// Swaps a connection's mail for the empty `mail`, and tells the shards that it was taken.
+    pub fn take_mail(&mut self, now: Now, connection: ConnectionId, mail: &mut Mail) {
+        let Some(state) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        state.listed = false;
+        std::mem::swap(&mut state.mail, mail);
+        let mut runs: SmallVec<[(ShardId, ShardRequest); 2]> = SmallVec::new();
+        let mut rest = &mail.deliveries[..];
+        while let Some(first) = rest.first() {
+            let tag = first.consumer;
+            let length = rest
+                .iter()
+                .position(|delivery| delivery.consumer != tag)
+                .unwrap_or(rest.len());
+            let (run, after) = rest.split_at(length);
+            rest = after;
+            self.counts.delivered += run.len() as u64;
+            state.delivered += run.len() as u64;
+            let mut count = 0;
+            for delivery in run {
+                self.counts.delivered_bytes += delivery.message.body.len() as u64;
+                count += travel_units(delivery.message.cost_bytes());
+            }
+            let Some(reader) = state.readers.get_mut(&tag) else {
+                continue;
+            };
+            if !reader.presettled {
+                reader.held += run.len() as u32;
+            }
+            let consumer = ConsumerKey { connection, tag };
+            runs.push((
+                reader.shard,
+                ShardRequest::Drained {
+                    consumer,
+                    stream: reader.stream,
+                    count,
+                },
+            ));
+        }
+        for (shard, request) in runs {
+            self.request(now, shard, request);
+        }
+    }
+
+    /// Whether its socket may be read: not while it has parked too much for a blocked shard.
+    pub fn may_read(&self, connection: ConnectionId) -> bool {
+        let parked = self
+            .connections
+            .get(&connection)
+            .map_or(0, |state| state.parked_bytes);
+        self.blocked.is_empty() || parked < self.limits.parked_bytes_max
+    }
+
+    /// An operator closes a connection.
+    pub fn kick(&mut self, connection: ConnectionId) -> bool {
+        let known = self.connections.contains_key(&connection);
+        self.with(connection, |state| {
+            state.mail.stop = Some(StopReason::Kicked)
+        });
+        known
+    }
+
+    /// Counts.
+    pub fn counts(&self) -> WorkerCounts {
+        WorkerCounts {
+            connections: self.connections.len() as u64,
+            ..self.counts
+        }
+    }
+
+    /// Deliveries that the volatile shard refused because their consumer may not receive them.
+    pub fn refused_receives(&self) -> u64 {
+        self.shard.refused_receives()
+    }
+
+    /// A row per connection.
+    pub fn rows(&self) -> Vec<ConnectionRow> {
+        let row = |(id, state): (&ConnectionId, &Box<Connected>)| ConnectionRow {
+            id: *id,
+            protocol: state.protocol,
+            peer: state.peer,
+            user: state
+                .principal
+                .as_ref()
+                .map(|principal| principal.user.clone())
+                .unwrap_or_default(),
+            vhost: state
+                .vhost
+                .as_ref()
+                .map(|(_, name)| name.clone())
+                .unwrap_or_default(),
+            published: state.published,
+            delivered: state.delivered,
+            readers: state
+                .readers
+                .values()
+                .filter(|reader| reader.attached)
+                .count() as u32,
+            blocked: !self.blocked.is_empty() && state.parked_bytes > 0,
+        };
+        self.connections.iter().map(row).collect()
+    }
+
+    /// A request to any shard: handled now when it is hosted here.
+    fn request(&mut self, now: Now, shard: ShardId, request: ShardRequest) {
+        if shard == self.shard.id() {
+            self.shard
+                .handle(now, self.id, &mut vec![request], &mut InMemory);
+        } else {
+            self.lanes.entry(shard).or_default().batch.push(request);
+        }
+    }
+
+    fn ask_shard(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        connection: ConnectionId,
+        step: Step,
+        question: Question,
+    ) {
+        let lane = self.lanes.entry(shard).or_default();
+        lane.ticket += 1;
+        let ticket = lane.ticket;
+        self.steps.insert((shard, ticket), (connection, step));
+        self.request(now, shard, ShardRequest::Ask { ticket, question });
+    }
+
+    fn propose(&mut self, connection: ConnectionId, asked: Asked, command: MetaCommand) {
+        self.next_ask += 1;
+        self.asked.insert(self.next_ask, (connection, asked));
+        self.outgoing.push(Outgoing::Propose {
+            ask: self.next_ask,
+            command,
+        });
+    }
+}
+
+fn not_entered() -> Refusal {
+    Refusal::new(
+        ErrorKind::BadRequest,
+        "the connection has not entered a vhost",
+    )
+}

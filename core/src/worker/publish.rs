@@ -1,0 +1,367 @@
+//! The hot path: from a connection's publish to its destinations, and the answer back.
+//!
+//! What its own volatile shard holds is stored at once; other workers' volatile shards are handed the
+//! message without waiting for them; data shards answer when the message is committed there, and the
+//! publisher is told when the last of them has.
+//!
+//! Owns: lanes (numbering towards a shard), publishes waiting for several shards, the publish right.
+//! Never: what a shard does with a message.
+
+use super::{Connected, Outgoing, Worker};
+use crate::authority::{Action, Circumstances, Question, Resource};
+use crate::error::ErrorKind;
+use crate::gateway::{Answer, PublishOutcome};
+use crate::id::{ConnectionId, Sequence, ShardId, Token};
+use crate::message::Message;
+use crate::port::{ShardRequest, Ticket};
+use crate::router::Route;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Remembered verdicts; cleared when full.
+const VERDICTS_MAX: usize = 65_536;
+/// Requests that are sent on before the round ends.
+const BATCH_MAX: usize = 4096;
+
+/// What goes to one shard, and what is waited for from there.
+#[derive(Default)]
+pub(super) struct Lane {
+    pub(super) batch: Vec<ShardRequest>,
+    pub(super) ticket: Ticket,
+    /// The sequence of the first of `waiting`, less one: what was finished in order.
+    finished: u64,
+    waiting: VecDeque<Waiting>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    connection: ConnectionId,
+    token: Token,
+    group: Option<u32>,
+    done: bool,
+}
+
+impl Lane {
+    fn push(&mut self, waiting: Waiting) -> Sequence {
+        self.waiting.push_back(waiting);
+        Sequence(self.finished + self.waiting.len() as u64)
+    }
+
+    fn finish(&mut self, sequence: Sequence) -> Option<Waiting> {
+        let at = sequence.0.checked_sub(self.finished + 1)? as usize;
+        let found = self.waiting.get_mut(at)?;
+        let before = *found;
+        found.done = true;
+        while self.waiting.front().is_some_and(|first| first.done) {
+            self.waiting.pop_front();
+            self.finished += 1;
+        }
+        (!before.done).then_some(before)
+    }
+}
+
+/// Publishes that wait for more than one shard.
+#[derive(Default)]
+pub(super) struct Groups {
+    slots: Vec<Group>,
+    vacant: Vec<u32>,
+}
+
+struct Group {
+    remaining: u32,
+    outcome: PublishOutcome,
+    /// To be returned when no stream takes it.
+    mandatory: Option<Arc<Message>>,
+}
+
+impl Groups {
+    fn open(
+        &mut self,
+        remaining: u32,
+        outcome: PublishOutcome,
+        mandatory: Option<Arc<Message>>,
+    ) -> u32 {
+        let group = Group {
+            remaining,
+            outcome,
+            mandatory,
+        };
+        match self.vacant.pop() {
+            Some(place) => {
+                self.slots[place as usize] = group;
+                place
+            }
+            None => {
+                self.slots.push(group);
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Counts one result in; when it was the last, the whole result and what is to be returned.
+    fn add(
+        &mut self,
+        place: u32,
+        outcome: PublishOutcome,
+    ) -> Option<(PublishOutcome, Option<Arc<Message>>)> {
+        let group = self.slots.get_mut(place as usize)?;
+        group.outcome = worse(group.outcome, outcome);
+        group.remaining -= 1;
+        if group.remaining > 0 {
+            return None;
+        }
+        self.vacant.push(place);
+        let mandatory = group
+            .mandatory
+            .take()
+            .filter(|_| group.outcome == PublishOutcome::Unroutable);
+        Some((group.outcome, mandatory))
+    }
+}
+
+/// A refusal anywhere is a refusal; else one destination is enough.
+fn worse(a: PublishOutcome, b: PublishOutcome) -> PublishOutcome {
+    match (a, b) {
+        (PublishOutcome::Refused(kind), _) | (_, PublishOutcome::Refused(kind)) => {
+            PublishOutcome::Refused(kind)
+        }
+        (PublishOutcome::Routed, _) | (_, PublishOutcome::Routed) => PublishOutcome::Routed,
+        (PublishOutcome::Unroutable, PublishOutcome::Unroutable) => PublishOutcome::Unroutable,
+    }
+}
+
+impl Worker {
+    pub(super) fn publish(
+        &mut self,
+        connection: ConnectionId,
+        state: &mut Connected,
+        token: Token,
+        mandatory: bool,
+        message: Arc<Message>,
+    ) {
+        state.published += 1;
+        self.counts.published += 1;
+        self.counts.published_bytes += message.body.len() as u64;
+        let Some((vhost, _)) = state.vhost else {
+            return self.refuse(state, token, ErrorKind::BadRequest);
+        };
+        let route = self.router.route(vhost, &message);
+        if route.exchange_missing {
+            return self.refuse(state, token, ErrorKind::NotFound);
+        }
+        if !self.may_publish(state, &route, &message) || route.internal {
+            self.counts.denied += 1;
+            return self.refuse(state, token, ErrorKind::AccessRefused);
+        }
+        let own = self.shard.id();
+        let mut outcome = PublishOutcome::Unroutable;
+        let journalled = route
+            .targets
+            .iter()
+            .filter(|(shard, _)| !shard.is_volatile())
+            .count() as u32;
+        // What is stored at once comes first, so that its result can open the group.
+        for (shard, streams) in &route.targets {
+            if *shard == own {
+                outcome = worse(outcome, self.shard.take(streams, route.by_topic, &message));
+            } else if shard.is_volatile() {
+                let request = ShardRequest::Publish {
+                    sequence: Sequence(0),
+                    streams: streams.clone(),
+                    by_topic: route.by_topic,
+                    message: message.clone(),
+                };
+                self.send(*shard, request);
+                outcome = worse(outcome, PublishOutcome::Routed);
+            }
+        }
+        if journalled == 0 {
+            if outcome == PublishOutcome::Unroutable {
+                self.counts.unroutable += 1;
+                if mandatory {
+                    state.mail.answers.push(Answer::Returned { token, message });
+                }
+            }
+            if token != Token::NONE {
+                state.published_answer(token, outcome);
+            }
+            return;
+        }
+        let alone = journalled == 1 && outcome == PublishOutcome::Unroutable && !mandatory;
+        let group = (!alone).then(|| {
+            self.groups
+                .open(journalled, outcome, mandatory.then(|| message.clone()))
+        });
+        let cost = message.cost_bytes();
+        for (shard, streams) in &route.targets {
+            if shard.is_volatile() {
+                continue;
+            }
+            if self.blocked.contains(shard) {
+                state.parked_bytes += cost;
+            }
+            let lane = self.lanes.entry(*shard).or_default();
+            let sequence = lane.push(Waiting {
+                connection,
+                token,
+                group,
+                done: false,
+            });
+            let request = ShardRequest::Publish {
+                sequence,
+                streams: streams.clone(),
+                by_topic: route.by_topic,
+                message: message.clone(),
+            };
+            self.send(*shard, request);
+        }
+    }
+
+    fn send(&mut self, shard: ShardId, request: ShardRequest) {
+        let lane = self.lanes.entry(shard).or_default();
+        lane.batch.push(request);
+        if lane.batch.len() >= BATCH_MAX {
+            let requests = std::mem::take(&mut lane.batch);
+            self.outgoing.push(Outgoing::Requests {
+                to: shard,
+                requests,
+            });
+        }
+    }
+
+    fn refuse(&mut self, state: &mut Connected, token: Token, kind: ErrorKind) {
+        self.counts.refused += 1;
+        state.published_answer(token, PublishOutcome::Refused(kind));
+    }
+
+    fn may_publish(&mut self, state: &Connected, route: &Route, message: &Message) -> bool {
+        let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
+            return false;
+        };
+        let cached = !self.authority.circumstantial(Action::Publish) && !route.depends_on_headers;
+        let key = (principal.id, route.number);
+        let of = (self.router.generation(), self.authority.generation());
+        if of != self.verdicts_of || self.verdicts.len() >= VERDICTS_MAX {
+            self.verdicts.clear();
+            self.verdicts_of = of;
+        }
+        if cached && let Some(known) = self.verdicts.get(&key) {
+            return *known;
+        }
+        let exchange = std::str::from_utf8(&message.exchange).unwrap_or("\u{fffd}");
+        let queue = match exchange {
+            "" => {
+                let stream = route
+                    .targets
+                    .iter()
+                    .find_map(|(_, streams)| streams.first().copied());
+                let meta = self.fabric.meta();
+                stream.and_then(|id| meta.stream_by_id(id).map(|stream| stream.name.clone()))
+            }
+            _ => None,
+        };
+        let resource = match &queue {
+            Some(queue) => Resource::Queue(queue),
+            None if route.topic_kind => Resource::Topic(&message.address),
+            None => Resource::Exchange(exchange),
+        };
+        let circumstances = Circumstances {
+            quality: message.quality as u8,
+            retain: message.retain,
+            body_bytes: message.body.len(),
+        };
+        let question = Question {
+            principal,
+            action: Action::Publish,
+            vhost,
+            resource,
+            circumstances,
+        };
+        let allowed = self.authority.decide(&question).allowed;
+        if cached {
+            self.verdicts.insert(key, allowed);
+        }
+        allowed
+    }
+
+    pub(super) fn finish_publishes(
+        &mut self,
+        shard: ShardId,
+        first: Sequence,
+        last: Sequence,
+        outcome: PublishOutcome,
+    ) {
+        for sequence in first.0..=last.0 {
+            let lane = self.lanes.entry(shard).or_default();
+            let Some(waiting) = lane.finish(Sequence(sequence)) else {
+                continue;
+            };
+            let (outcome, returned) = match waiting.group {
+                None => (outcome, None),
+                Some(group) => match self.groups.add(group, outcome) {
+                    Some(whole) => whole,
+                    None => continue,
+                },
+            };
+            let token = waiting.token;
+            if let Some(message) = returned {
+                self.with(waiting.connection, |state| {
+                    state.mail.answers.push(Answer::Returned { token, message })
+                });
+            }
+            match outcome {
+                PublishOutcome::Unroutable => self.counts.unroutable += 1,
+                PublishOutcome::Refused(_) => self.counts.refused += 1,
+                PublishOutcome::Routed => {}
+            }
+            if token != Token::NONE {
+                self.with(waiting.connection, |state| {
+                    state.published_answer(token, outcome)
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_in_any_order_finish_each_publish_once() {
+        let mut lane = Lane::default();
+        let waiting = |token| Waiting {
+            connection: ConnectionId(1),
+            token: Token(token),
+            group: None,
+            done: false,
+        };
+        let numbers: Vec<_> = (1..=3).map(|token| lane.push(waiting(token))).collect();
+        assert_eq!(numbers, [Sequence(1), Sequence(2), Sequence(3)]);
+        assert_eq!(
+            lane.finish(Sequence(2)).map(|done| done.token),
+            Some(Token(2))
+        );
+        assert!(lane.finish(Sequence(2)).is_none());
+        assert_eq!(
+            lane.finish(Sequence(1)).map(|done| done.token),
+            Some(Token(1))
+        );
+        assert_eq!((lane.finished, lane.waiting.len()), (2, 1));
+        assert_eq!(lane.push(waiting(4)), Sequence(4));
+    }
+
+    #[test]
+    fn one_refusal_refuses_the_whole() {
+        let mut groups = Groups::default();
+        let place = groups.open(2, PublishOutcome::Routed, None);
+        assert_eq!(
+            groups.add(place, PublishOutcome::Refused(ErrorKind::Busy)),
+            None
+        );
+        assert_eq!(
+            groups.add(place, PublishOutcome::Routed),
+            Some((PublishOutcome::Refused(ErrorKind::Busy), None))
+        );
+    }
+}
