@@ -329,8 +329,8 @@ fn properties_arrive_from_amqp_at_mqtt() {
         ["unit", "°C"],
         ["n", "5"],
         ["yes", "true"],
-        ["amqp-message-id", "m-1"],
-        ["amqp-app-id", "pump"],
+        ["amqp-message_id", "m-1"],
+        ["amqp-app_id", "pump"],
         ["amqp-type", "reading"],
         ["amqp-priority", "3"],
         ["amqp-timestamp", "1700000000"],
@@ -468,8 +468,8 @@ fn sixty_four_kib_of_topic_and_properties_arrive() {
     let node = Node::dev();
     let mut application = pika_consuming(&node, "big.#");
     let mut device = paho(&node, "device");
-    let level = "t".repeat(99);
-    let topic = format!("big{}", format!("/{level}").repeat(150));
+    let level = "t".repeat(149);
+    let topic = format!("big{}", format!("/{level}").repeat(100));
     let value = "v".repeat(498);
     let count = (65_536 - topic.len()) / 500;
     let user: Vec<Value> = (0..count).map(|_| json!(["k", value])).collect();

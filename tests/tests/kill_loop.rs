@@ -4,7 +4,7 @@
 //! flight. The node is killed when a seeded number of confirmations was seen, so at a moment the seed
 //! chooses but the machine's speed does not. After the restart the queue is drained.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
 
@@ -62,6 +62,18 @@ fn publishers(node: &Node) -> Vec<(&'static str, Process)> {
     started
 }
 
+/// A consumer that acknowledges what it gets.
+fn consumer(node: &Node) -> Process {
+    let address = node.addresses().amqp;
+    let mut command = Command::new(repository::python());
+    command
+        .arg("-u")
+        .arg(repository::root().join("tests/py/consume_amqp.py"));
+    command.args([address.ip().to_string(), address.port().to_string()]);
+    command.args(["load", "100", "guest", "guest"]);
+    Process::start("consumer", &mut command)
+}
+
 /// Takes all out of the queue; name of the publisher -> its numbers in the order of arrival.
 fn drain(node: &Node) -> BTreeMap<String, Vec<u64>> {
     let address = node.addresses().amqp;
@@ -94,50 +106,10 @@ fn every_confirmed_message_survives_kill_9_in_order() {
     println!("seed {seed}, {rounds} rounds");
     let mut random = StdRng::seed_from_u64(seed);
 
-    let mut node = Node::dev();
-    let mut application = Agent::pika().connected(node.addresses().amqp, json!({}));
-    application.must("queue_declare", json!({ "queue": "load", "durable": true }));
-    application.must(
-        "queue_bind",
-        json!({ "queue": "load", "exchange": "amq.topic", "key": "load.#" }),
-    );
-    drop(application);
-
+    let mut node = node_with_queue();
     let mut total_confirmed = 0;
     for round in 1..=rounds {
-        // Each publisher reaches its own number; the node dies when the last one has.
-        let running = publishers(&node);
-        for (name, process) in &running {
-            let enough = random.random_range(1..1_500_u64);
-            let mut confirmed = 0;
-            let reached = process.stdout.wait(0, LIMIT, |_| {
-                confirmed += 1;
-                (confirmed >= enough).then_some(())
-            });
-            assert!(
-                reached.is_some(),
-                "{name} stops at {confirmed}\n{}",
-                process.story()
-            );
-        }
-        node.kill();
-
-        let mut confirmed: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-        for (name, mut process) in running {
-            let status = process
-                .exit_within(LIMIT)
-                .expect("a publisher notices the end");
-            process.stdout.wait(0, LIMIT, |_| None::<()>);
-            assert!(status.success(), "{}", process.story());
-            let numbers = process.stdout.all();
-            confirmed.insert(
-                name,
-                numbers
-                    .iter()
-                    .map(|n| n.parse().expect("a number"))
-                    .collect(),
-            );
-        }
+        let confirmed = kill_under_load(&mut node, &mut random);
         node.restart();
 
         let drained = drain(&node);
@@ -171,4 +143,56 @@ fn every_confirmed_message_survives_kill_9_in_order() {
         println!("round {round}: {}", counts.join("; "));
     }
     println!("{rounds} kills, {total_confirmed} confirmed messages, 0 lost, 0 out of order");
+}
+
+/// The same with a consumer that acknowledges under load: what it had and what is left are all that was
+/// confirmed, and nothing that comes for the first time comes out of order.
+#[test]
+fn every_confirmed_message_reaches_a_consumer_across_kills() {
+    let rounds = number("ANABRANCH_KILL_ROUNDS", 10).div_ceil(3);
+    let seed = number("ANABRANCH_SEED", 1) + 1_000;
+    println!("seed {seed}, {rounds} rounds");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut node = node_with_queue();
+    for round in 1..=rounds {
+        let mut consumer = consumer(&node);
+        let confirmed = kill_under_load(&mut node, &mut random);
+        consumer
+            .exit_within(LIMIT)
+            .expect("the consumer notices the end");
+        consumer.stdout.wait(0, LIMIT, |_| None::<()>);
+        let consumed = consumer.stdout.all();
+        node.restart();
+        let left = drain(&node);
+
+        for (name, numbers) in &confirmed {
+            let first_times: Vec<u64> = consumed
+                .iter()
+                .filter(|line| !line.starts_with('!'))
+                .map(|line| numbered(line))
+                .filter(|(publisher, _)| publisher == name)
+                .map(|(_, number)| number)
+                .collect();
+            assert!(
+                first_times.is_sorted(),
+                "round {round}: {name}: out of order"
+            );
+            let left = left.get(*name).map_or(&[][..], Vec::as_slice);
+            assert!(left.is_sorted(), "round {round}: {name}: left out of order");
+            let arrived: BTreeSet<u64> = first_times.iter().chain(left).copied().collect();
+            let lost: Vec<&u64> = numbers.iter().filter(|n| !arrived.contains(n)).collect();
+            assert!(
+                lost.is_empty(),
+                "round {round}: {name}: confirmed and lost: {lost:?}"
+            );
+        }
+        let (confirmed, left) = (
+            confirmed.values().map(Vec::len).sum::<usize>(),
+            left.values().map(Vec::len).sum::<usize>(),
+        );
+        println!(
+            "round {round}: {confirmed} confirmed, {} consumed, {left} left",
+            consumed.len()
+        );
+    }
 }
