@@ -90,13 +90,66 @@ fn drain(node: &Node) -> BTreeMap<String, Vec<u64>> {
     assert!(status.success(), "{}", process.story());
     let mut drained: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in process.stdout.all() {
-        let (name, number) = line.split_once(' ').expect("<name> <number>");
-        drained
-            .entry(name.to_owned())
-            .or_default()
-            .push(number.parse().expect("a number"));
+        let (name, number) = numbered(&line);
+        drained.entry(name.to_owned()).or_default().push(number);
     }
     drained
+}
+
+/// Publisher and number of a line, whether it was flagged as redelivered or not.
+fn numbered(line: &str) -> (&str, u64) {
+    let body = line.strip_prefix('!').unwrap_or(line);
+    let (name, number) = body.split_once(' ').expect("<name> <number>");
+    (name, number.parse().expect("a number"))
+}
+
+/// Starts a node whose durable queue `load` gets all that the publishers send.
+fn node_with_queue() -> Node {
+    let node = Node::dev();
+    let mut application = Agent::pika().connected(node.addresses().amqp, json!({}));
+    application.must("queue_declare", json!({ "queue": "load", "durable": true }));
+    application.must(
+        "queue_bind",
+        json!({ "queue": "load", "exchange": "amq.topic", "key": "load.#" }),
+    );
+    node
+}
+
+/// Waits until each publisher has a number of confirmations that `random` chooses, kills the node and
+/// gives what each had confirmed in the end.
+fn kill_under_load(node: &mut Node, random: &mut StdRng) -> BTreeMap<&'static str, Vec<u64>> {
+    let running = publishers(node);
+    for (name, process) in &running {
+        let enough = random.random_range(1..1_500_u64);
+        let mut confirmed = 0;
+        let reached = process.stdout.wait(0, LIMIT, |_| {
+            confirmed += 1;
+            (confirmed >= enough).then_some(())
+        });
+        assert!(
+            reached.is_some(),
+            "{name} stops at {confirmed}\n{}",
+            process.story()
+        );
+    }
+    node.kill();
+    let mut confirmed = BTreeMap::new();
+    for (name, mut process) in running {
+        let status = process
+            .exit_within(LIMIT)
+            .expect("a publisher notices the end");
+        process.stdout.wait(0, LIMIT, |_| None::<()>);
+        assert!(status.success(), "{}", process.story());
+        let numbers = process.stdout.all();
+        confirmed.insert(
+            name,
+            numbers
+                .iter()
+                .map(|n| n.parse().expect("a number"))
+                .collect(),
+        );
+    }
+    confirmed
 }
 
 #[test]
