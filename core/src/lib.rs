@@ -18,5 +18,6 @@ pub mod outbox;
 pub mod port;
 pub mod properties;
 pub mod record;
+pub mod router;
 pub mod stream;
 pub mod trie;
