@@ -1,26 +1,20 @@
 //! The load generator's loop: one thread, one epoll instance, many connections.
 //!
-//! Owns connections, publishers' windows and receivers' checks. Never starts a broker or decides
-//! what a row is. Next: `rows.rs` and `flow.rs`, which set it up.
+//! Owns connections and the turns of the loop. Never starts a broker or decides what a row is.
+//! Next: `lane.rs`, then `setup.rs` and `flow.rs`, which set it up.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
-use crate::histogram::Histogram;
-use crate::link::{Confirmed, LinkError, Sink};
-use crate::sequence::{Faults, STAMP_BYTES, Stamp, Track};
-use crate::window::Unconfirmed;
+use crate::lane::{Inbox, Lane, Receiver, Role, Score};
+use crate::link::LinkError;
+use crate::sequence::Faults;
 use crate::wire::Wire;
 use crate::{amqp, mqtt};
-
-/// Bytes of every message's payload.
-pub const PAYLOAD_BYTES: usize = 128;
-const _: () = assert!(PAYLOAD_BYTES >= STAMP_BYTES);
 
 /// A publisher stops filling its buffer above this, whatever its window says.
 const OUT_MAX_BYTES: usize = 256 << 10;
@@ -61,6 +55,15 @@ pub enum EngineError {
     },
 }
 
+impl EngineError {
+    fn link(role: Role, source: LinkError) -> Self {
+        Self::Link {
+            who: role.to_string(),
+            source,
+        }
+    }
+}
+
 /// A connection's protocol.
 pub enum Client {
     /// MQTT.
@@ -78,61 +81,10 @@ impl Client {
     }
 }
 
-/// What a connection is for.
-#[derive(Clone, Copy, Debug)]
-pub enum Role {
-    /// Publishes for the lane of this number.
-    Publisher(usize),
-    /// Is the receiver of this number.
-    Receiver(usize),
-    /// Only exists.
-    Idle,
-}
-
 struct Link {
     wire: Wire,
     client: Client,
     role: Role,
-}
-
-/// How a publisher's messages look.
-pub enum Template {
-    /// MQTT PUBLISH.
-    Mqtt(mqtt::codec::PublishTemplate),
-    /// AMQP basic.publish.
-    Amqp(amqp::codec::PublishTemplate),
-}
-
-/// One publisher and those who hear it.
-pub struct Lane {
-    link: usize,
-    template: Template,
-    /// Messages that may be sent and not yet both received everywhere and confirmed.
-    window: u64,
-    sent: u64,
-    unconfirmed: Option<Unconfirmed>,
-    receivers: Range<usize>,
-}
-
-struct Receiver {
-    /// Lanes it should hear.
-    hears: Range<usize>,
-    /// One per lane of the run.
-    tracks: Vec<Track>,
-    stray: u64,
-}
-
-/// What was counted so far.
-#[derive(Default)]
-pub struct Score {
-    /// Messages received, by all receivers together.
-    pub delivered: u64,
-    /// Whether latencies are recorded now.
-    pub recording: bool,
-    /// From sending to receiving.
-    pub delivery: Histogram,
-    /// From sending to the broker's confirmation.
-    pub confirmation: Histogram,
 }
 
 /// All connections of one run.
@@ -184,45 +136,21 @@ impl Engine {
     ) -> Result<usize, EngineError> {
         let number = self.links.len();
         let wire = Wire::connect(&self.epoll, address, number as u64);
-        let mut wire = wire.map_err(|source| EngineError::Link {
-            who: who(number, role),
-            source,
-        })?;
+        let mut wire = wire.map_err(|source| EngineError::link(role, source))?;
         let client = open(wire.out());
         self.links.push(Link { wire, client, role });
         self.unready += 1;
         Ok(number)
     }
 
-    /// Adds a publisher on connection `link`, heard by `receivers`, with at most `window`
-    /// messages in flight, confirmed by the broker or not.
-    pub fn add_lane(
-        &mut self,
-        link: usize,
-        template: Template,
-        window: u64,
-        confirmed: bool,
-        receivers: Range<usize>,
-    ) {
-        let unconfirmed = confirmed.then(Unconfirmed::default);
-        self.lanes.push(Lane {
-            link,
-            template,
-            window,
-            sent: 0,
-            unconfirmed,
-            receivers,
-        });
+    /// Adds a publisher; its number is the count of those added before.
+    pub fn add_lane(&mut self, lane: Lane) {
+        self.lanes.push(lane);
     }
 
-    /// Adds a receiver that should hear the lanes `hears`, of `lanes` in all.
-    pub fn add_receiver(&mut self, hears: Range<usize>, lanes: usize) {
-        let tracks = (0..lanes).map(|_| Track::default()).collect();
-        self.receivers.push(Receiver {
-            hears,
-            tracks,
-            stray: 0,
-        });
+    /// Adds a receiver; its number is the count of those added before.
+    pub fn add_receiver(&mut self, receiver: Receiver) {
+        self.receivers.push(receiver);
     }
 
     /// Connections that are not set up yet.
@@ -257,23 +185,16 @@ impl Engine {
 
     /// Whether all that was sent has been received everywhere and confirmed.
     pub fn is_drained(&self) -> bool {
-        self.lanes.iter().enumerate().all(|(number, lane)| {
-            lane.floor(&self.receivers, number) >= lane.sent
-                && lane
-                    .unconfirmed
-                    .as_ref()
-                    .is_none_or(|unconfirmed| unconfirmed.count() == 0)
-        })
+        self.lanes
+            .iter()
+            .all(|lane| lane.is_drained(&self.receivers))
     }
 
     /// The faults of all receivers so far.
     pub fn faults(&self) -> Faults {
         let mut faults = Faults::default();
         for receiver in &self.receivers {
-            faults.stray += receiver.stray;
-            for number in receiver.hears.clone() {
-                faults.add(&receiver.tracks[number].faults(self.lanes[number].sent));
-            }
+            faults.add(&receiver.faults(&self.lanes));
         }
         faults
     }
@@ -294,10 +215,7 @@ impl Engine {
             client.run(script, wire.out());
             self.unready += usize::from(was_ready && !client.is_ready());
             let flushed = wire.flush(&self.epoll);
-            flushed.map_err(|source| EngineError::Link {
-                who: who(number, *role),
-                source,
-            })?;
+            flushed.map_err(|source| EngineError::link(*role, source))?;
         }
         Ok(())
     }
@@ -327,10 +245,8 @@ impl Engine {
         }
         for event in &events {
             let number = event.data.u64() as usize;
-            self.handle(number).map_err(|source| EngineError::Link {
-                who: who(number, self.links[number].role),
-                source,
-            })?;
+            self.handle(number)
+                .map_err(|source| EngineError::link(self.links[number].role, source))?;
         }
         self.events = events;
         if self.sending {
@@ -361,129 +277,24 @@ impl Engine {
     /// Writes as many messages as each publisher's window has room for, in one write each.
     fn fill(&mut self) -> Result<(), EngineError> {
         let now_ns = self.began.elapsed().as_nanos() as u64;
-        for (number, lane) in self.lanes.iter_mut().enumerate() {
+        for lane in &mut self.lanes {
             let Link { wire, client, role } = &mut self.links[lane.link];
-            let mut window = lane.window;
-            let mut room = window - window.min(lane.sent - lane.floor(&self.receivers, number));
-            if let Some(unconfirmed) = &lane.unconfirmed {
-                if let Client::Mqtt(client) = client {
-                    window = window.min(u64::from(client.receive_max()));
-                }
-                room = room.min(window.saturating_sub(unconfirmed.count()));
-            }
+            let unconfirmed_max = match client {
+                Client::Mqtt(client) => u64::from(client.receive_max()),
+                Client::Amqp(_) => u64::MAX,
+            };
+            let room = lane.room(&self.receivers, unconfirmed_max);
             if room == 0 || wire.pending_bytes() > OUT_MAX_BYTES {
                 continue;
             }
             for _ in 0..room {
-                if !lane.append(wire.out(), self.run, number as u32, now_ns) {
+                if !lane.append(wire.out(), self.run, now_ns) {
                     break;
                 }
             }
-            let flushed = wire.flush(&self.epoll);
-            flushed.map_err(|source| EngineError::Link {
-                who: who(lane.link, *role),
-                source,
-            })?;
+            wire.flush(&self.epoll)
+                .map_err(|source| EngineError::link(*role, source))?;
         }
         Ok(())
-    }
-}
-
-impl Lane {
-    /// How far the slowest receiver has come.
-    #[inline]
-    fn floor(&self, receivers: &[Receiver], number: usize) -> u64 {
-        let heard = receivers[self.receivers.clone()].iter();
-        heard
-            .map(|receiver| receiver.tracks[number].next())
-            .min()
-            .unwrap_or(self.sent)
-    }
-
-    /// Appends the next message; false when its place is still taken.
-    #[inline]
-    fn append(&mut self, out: &mut Vec<u8>, run: u32, sender: u32, now_ns: u64) -> bool {
-        if let Some(unconfirmed) = &mut self.unconfirmed {
-            if !unconfirmed.has_place() {
-                return false;
-            }
-            unconfirmed.sent(now_ns);
-        }
-        let payload = match &self.template {
-            Template::Mqtt(template) => {
-                template.append(out, (self.sent % mqtt::client::PLACES) as u16 + 1)
-            }
-            Template::Amqp(template) => template.append(out),
-        };
-        Stamp {
-            run,
-            sender,
-            sequence: self.sent,
-            sent_ns: now_ns,
-        }
-        .write(payload);
-        self.sent += 1;
-        true
-    }
-}
-
-/// Where the messages of one read go.
-struct Inbox<'e> {
-    role: Role,
-    run: u32,
-    now_ns: u64,
-    lanes: &'e mut [Lane],
-    receivers: &'e mut [Receiver],
-    score: &'e mut Score,
-}
-
-impl Sink for Inbox<'_> {
-    #[inline]
-    fn delivered(&mut self, payload: &[u8]) {
-        let Role::Receiver(number) = self.role else {
-            return;
-        };
-        let receiver = &mut self.receivers[number];
-        match Stamp::read(payload) {
-            Some(stamp)
-                if stamp.run == self.run
-                    && payload.len() == PAYLOAD_BYTES
-                    && receiver.hears.contains(&(stamp.sender as usize)) =>
-            {
-                receiver.tracks[stamp.sender as usize].see(stamp.sequence);
-                self.score.delivered += 1;
-                if self.score.recording {
-                    self.score
-                        .delivery
-                        .record(self.now_ns.saturating_sub(stamp.sent_ns));
-                }
-            }
-            _ => receiver.stray += 1,
-        }
-    }
-
-    #[inline]
-    fn confirmed(&mut self, what: Confirmed) {
-        let Role::Publisher(number) = self.role else {
-            return;
-        };
-        if let Some(unconfirmed) = &mut self.lanes[number].unconfirmed {
-            let score = &mut *self.score;
-            unconfirmed.confirm(what, |sent_ns| {
-                if score.recording {
-                    score
-                        .confirmation
-                        .record(self.now_ns.saturating_sub(sent_ns));
-                }
-            });
-        }
-    }
-}
-
-fn who(number: usize, role: Role) -> String {
-    match role {
-        Role::Publisher(lane) => format!("publisher {lane}"),
-        Role::Receiver(receiver) => format!("receiver {receiver}"),
-        Role::Idle => format!("connection {number}"),
     }
 }

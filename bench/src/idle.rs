@@ -5,7 +5,8 @@
 use std::time::{Duration, Instant};
 
 use crate::amqp::client::Plan;
-use crate::engine::{Client, Engine, EngineError, Role};
+use crate::engine::{Client, Engine, EngineError};
+use crate::lane::Role;
 use crate::mqtt::codec::Version;
 use crate::process;
 use crate::rows::Protocol;

@@ -1,20 +1,18 @@
-//! What came out: medians, ratios beside the aims, as a table and as JSON.
+//! What came out: medians, ratios beside the aims, and all of it as JSON.
 //!
-//! Owns the layout of both. Never measures. Next: `sample.rs`.
+//! Owns the layout of that. Never measures. Next: `sample.rs`, `table.rs`.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::compare::Extent;
-use crate::engine::PAYLOAD_BYTES;
+use crate::lane::PAYLOAD_BYTES;
 use crate::rows::Row;
 use crate::sample::{Figure, Sample, median};
 
 /// The broker that is measured against its peers.
 const SUBJECT: &str = "anabranch";
-/// Above this part of the machine used by others, figures are marked as disturbed.
-const DISTURBED_SHARE: f64 = 0.10;
 
 /// A broker that took part.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -40,19 +38,24 @@ pub struct Machine {
 
 /// All samples of one row on one broker.
 #[derive(Debug, Serialize)]
-struct Entry {
-    row: &'static str,
+pub struct Entry {
+    /// The row's name.
+    pub row: &'static str,
     meaning: &'static str,
-    broker: String,
-    samples: Vec<Sample>,
+    /// The broker's name.
+    pub broker: String,
+    /// One per round.
+    pub samples: Vec<Sample>,
 }
 
 impl Entry {
-    fn median(&self, figure: Figure) -> Option<f64> {
+    /// The median over the rounds.
+    pub fn median(&self, figure: Figure) -> Option<f64> {
         median(&self.samples, figure)
     }
 
-    fn is_clean(&self) -> bool {
+    /// Whether every round was clean.
+    pub fn is_clean(&self) -> bool {
         self.samples.iter().all(Sample::is_clean)
     }
 }
@@ -75,13 +78,19 @@ pub struct Ratio {
 pub struct Report {
     /// Where it ran.
     pub machine: Machine,
-    rounds: u32,
-    seconds: f64,
-    payload_bytes: usize,
-    brokers: Vec<BrokerInfo>,
-    entries: Vec<Entry>,
+    /// Rounds.
+    pub rounds: u32,
+    /// Measured seconds per row, broker and round.
+    pub seconds: f64,
+    /// Bytes of every message's payload.
+    pub payload_bytes: usize,
+    /// Who took part, in the order of the table's lines.
+    pub brokers: Vec<BrokerInfo>,
+    /// All samples.
+    pub entries: Vec<Entry>,
+    /// What was run, in this order.
     #[serde(skip)]
-    rows: Vec<&'static Row>,
+    pub rows: Vec<&'static Row>,
 }
 
 impl Report {
@@ -130,7 +139,8 @@ impl Report {
         self.entries.iter().all(Entry::is_clean)
     }
 
-    fn entry(&self, row: &str, broker: &str) -> Option<&Entry> {
+    /// The samples of a row on a broker, if it ran there.
+    pub fn entry(&self, row: &str, broker: &str) -> Option<&Entry> {
         self.entries
             .iter()
             .find(|entry| entry.row == row && entry.broker == broker)
@@ -189,229 +199,6 @@ impl Report {
         json["ratios"] = serde_json::json!(self.ratios());
         json
     }
-
-    /// The report as text for people.
-    pub fn table(&self) -> String {
-        let Machine {
-            cores,
-            kernel,
-            file_system,
-        } = &self.machine;
-        let mut text = format!(
-            "{} rounds of {} s per row, medians; {} byte payloads; {cores} cores, Linux {}, {}\n",
-            self.rounds,
-            self.seconds,
-            self.payload_bytes,
-            kernel.as_deref().unwrap_or("?"),
-            file_system.as_deref().unwrap_or("file system unknown"),
-        );
-        for BrokerInfo {
-            name,
-            version,
-            configuration,
-        } in &self.brokers
-        {
-            text += &format!(
-                "{name} {}",
-                version.as_deref().unwrap_or("(version unknown)")
-            );
-            text += &configuration
-                .as_ref()
-                .map_or_else(String::new, |words| format!(": {words}"));
-            text += "\n";
-        }
-        for (title, columns) in TABLES {
-            self.part(title, columns, &mut text);
-        }
-        self.ratio_part(&mut text);
-        self.notes(&mut text);
-        text
-    }
-
-    /// One table: the rows that have any of its figures.
-    fn part(&self, title: &str, columns: &[Column], text: &mut String) {
-        let mut lines = vec![[title, "broker"].map(str::to_owned).to_vec()];
-        lines[0].extend(columns.iter().map(|column| column.heading.to_owned()));
-        for row in &self.rows {
-            for entry in self
-                .brokers
-                .iter()
-                .filter_map(|info| self.entry(row.name, &info.name))
-            {
-                let values: Vec<_> = columns
-                    .iter()
-                    .map(|column| entry.median(column.figure))
-                    .collect();
-                let failed = entry.samples.iter().all(|sample| sample.figures.is_empty());
-                if values.iter().all(Option::is_none) && !(failed && columns[0].holds(row)) {
-                    continue;
-                }
-                let mark = if entry.is_clean() { "" } else { " !" };
-                let mut line = vec![row.name.to_owned(), format!("{}{mark}", entry.broker)];
-                line.extend(
-                    values
-                        .iter()
-                        .zip(columns)
-                        .map(|(value, column)| column.show(*value)),
-                );
-                lines.push(line);
-            }
-        }
-        if lines.len() > 1 {
-            *text += "\n";
-            *text += &aligned(&lines);
-        }
-    }
-
-    fn ratio_part(&self, text: &mut String) {
-        let headings = ["CPU per message", "of", "ratio", "aim", ""].map(str::to_owned);
-        let mut lines = vec![headings.to_vec()];
-        for Ratio {
-            row,
-            peer,
-            of_cpu,
-            aim,
-        } in self.ratios()
-        {
-            let (aim, met) = match aim {
-                Some(aim) => (
-                    format!("<= {aim:.2}"),
-                    if of_cpu <= aim { "met" } else { "missed" },
-                ),
-                None => (String::new(), ""),
-            };
-            lines.push(vec![
-                row.to_owned(),
-                peer,
-                format!("{of_cpu:.3}"),
-                aim,
-                met.to_owned(),
-            ]);
-        }
-        if lines.len() > 1 {
-            *text += "\n";
-            *text += &aligned(&lines);
-        }
-    }
-
-    fn notes(&self, text: &mut String) {
-        for Entry {
-            row,
-            broker,
-            samples,
-            ..
-        } in &self.entries
-        {
-            for (round, sample) in samples
-                .iter()
-                .enumerate()
-                .filter(|(_, sample)| !sample.is_clean())
-            {
-                *text += &format!("\n! {row} {broker} round {}: ", round + 1);
-                if !sample.faults.is_clean() {
-                    *text += &format!("{:?} ", sample.faults);
-                }
-                *text += sample.error.as_deref().unwrap_or("");
-            }
-        }
-        let shares = self
-            .entries
-            .iter()
-            .filter_map(|entry| entry.median(Figure::OthersCpuShare));
-        let disturbed = shares.fold(0.0, f64::max);
-        if disturbed > DISTURBED_SHARE {
-            *text += &format!(
-                "\nDisturbed: other processes took up to {:.0} % of the machine. Batches grow and \
-                 CPU per message shrinks under such load; compare ratios only.",
-                disturbed * 100.0
-            );
-        }
-        if !text.ends_with('\n') {
-            *text += "\n";
-        }
-    }
-}
-
-struct Column {
-    heading: &'static str,
-    figure: Figure,
-    decimals: usize,
-}
-
-impl Column {
-    fn show(&self, value: Option<f64>) -> String {
-        value.map_or_else(
-            || "-".to_owned(),
-            |value| format!("{value:.*}", self.decimals),
-        )
-    }
-
-    /// Whether a row that failed belongs in the table whose first column this is.
-    fn holds(&self, row: &Row) -> bool {
-        row.is_idle() == (self.figure == Figure::StartRssMib)
-    }
-}
-
-const fn column(heading: &'static str, figure: Figure, decimals: usize) -> Column {
-    Column {
-        heading,
-        figure,
-        decimals,
-    }
-}
-
-const TABLES: [(&str, &[Column]); 2] = [
-    (
-        "messages",
-        &[
-            column("CPU us/msg", Figure::CpuUsPerMessage, 2),
-            column("msg/s", Figure::MessagesPerSecond, 0),
-            column("p50 us", Figure::DeliveryP50Us, 0),
-            column("p99 us", Figure::DeliveryP99Us, 0),
-            column("confirm p50", Figure::ConfirmP50Us, 0),
-            column("confirm p99", Figure::ConfirmP99Us, 0),
-            column("generator", Figure::GeneratorCpuUsPerMessage, 2),
-            column("RSS MiB", Figure::RssMib, 1),
-            column("written B/msg", Figure::WrittenBytesPerMessage, 0),
-            column("syncs/msg", Figure::SyncsPerMessage, 4),
-        ],
-    ),
-    (
-        "memory",
-        &[
-            column("start RSS MiB", Figure::StartRssMib, 1),
-            column("KiB/connection", Figure::KibPerConnection, 1),
-            column("connections/s", Figure::ConnectionsPerSecond, 0),
-        ],
-    ),
-];
-
-/// Pads cells: the first two columns to the left, the rest to the right.
-fn aligned(lines: &[Vec<String>]) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        lines
-            .iter()
-            .filter_map(|line| line.get(column))
-            .map(String::len)
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for line in lines {
-        let mut row = String::new();
-        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            if column < 2 {
-                row += &format!("{cell:<width$}  ");
-            } else {
-                row += &format!("{cell:>width$}  ");
-            }
-        }
-        text += row.trim_end();
-        text += "\n";
-    }
-    text
 }
 
 #[cfg(test)]
