@@ -6,7 +6,9 @@
 //! Next: `gateway.rs` (the contract of a protocol), then `docs/ARCHITECTURE.md`.
 
 pub mod address;
+pub mod apply;
 pub mod authority;
+pub mod deliver;
 pub mod dispatch;
 pub mod error;
 pub mod exchange;
@@ -19,5 +21,7 @@ pub mod port;
 pub mod properties;
 pub mod record;
 pub mod router;
+pub mod shard;
 pub mod stream;
 pub mod trie;
+pub mod worker;

@@ -48,7 +48,7 @@ struct Held<V> {
 /// Children by name: a list while few, since most nodes have one.
 #[derive(Clone, Debug)]
 enum Named {
-    Few(Vec<(Box<[u8]>, u32)>),
+    Few(SmallVec<[(Box<[u8]>, u32); 1]>),
     Many(FxHashMap<Box<[u8]>, u32>),
 }
 
@@ -102,7 +102,7 @@ impl<V> Node<V> {
         Node {
             one: NONE,
             many: NONE,
-            named: Named::Few(Vec::new()),
+            named: Named::Few(SmallVec::new()),
             values: SmallVec::new(),
             is_nested: false,
             starts_wild: false,

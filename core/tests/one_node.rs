@@ -1,0 +1,774 @@
+//! A whole node without threads, sockets or disks: workers, data shards and metadata as values.
+//!
+//! Owns: what must hold across `worker.rs`, `shard.rs` and `router.rs` together.
+//! Next: `tests/tests` for the same with real clients.
+
+use anabranch_core::address::Address;
+use anabranch_core::authority::{Action, AllowAll, Authority, Question, Resource, Verdict};
+use anabranch_core::error::ErrorKind;
+use anabranch_core::gateway::*;
+use anabranch_core::id::*;
+use anabranch_core::message::{Message, Quality};
+use anabranch_core::meta::{ExchangeSpec, MetaCommand};
+use anabranch_core::port::ShardRequest;
+use anabranch_core::properties::Codecs;
+use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
+use anabranch_core::router::Fabric;
+use anabranch_core::shard::{Bodies, Shard, ShardLimits, ShardSetup};
+use anabranch_core::worker::{
+    HostAnswer, Mail, Outgoing, Verified, Worker, WorkerLimits, WorkerSetup,
+};
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A journal in memory: positions are places in one byte string.
+#[derive(Default)]
+struct Journal {
+    bytes: BytesMut,
+    frames: Vec<(u64, Bytes)>,
+}
+
+impl Bodies<Position> for &Journal {
+    fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+        let rest = &self.bytes[place.0 as usize..];
+        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok()?;
+        read_message(Bytes::copy_from_slice(&rest[..length])).ok()
+    }
+}
+
+struct DataShard {
+    shard: Shard<Position>,
+    journal: Journal,
+}
+
+struct Node {
+    now: Now,
+    fabric: Arc<Fabric>,
+    authority: Arc<dyn Authority>,
+    incarnation: u64,
+    workers: Vec<Worker>,
+    data: BTreeMap<ShardId, DataShard>,
+    counter: u64,
+    mails: BTreeMap<ConnectionId, Mail>,
+}
+
+fn shard(
+    id: u16,
+    incarnation: u64,
+    fabric: &Arc<Fabric>,
+    authority: &Arc<dyn Authority>,
+) -> Shard<Position> {
+    Shard::new(ShardSetup {
+        id: ShardId(id),
+        incarnation,
+        limits: ShardLimits::default(),
+        fabric: fabric.clone(),
+        authority: authority.clone(),
+    })
+}
+
+impl Node {
+    fn new(workers: u16, shards: u16) -> Node {
+        Node::with(workers, shards, Arc::new(AllowAll))
+    }
+
+    fn with(workers: u16, shards: u16, authority: Arc<dyn Authority>) -> Node {
+        let fabric = Arc::new(Fabric::default());
+        let ids: Vec<ShardId> = (1..=shards).map(ShardId).collect();
+        let at = UnixMs(1_000_000);
+        fabric
+            .apply(at, &MetaCommand::NodeStarted { incarnation: 1 })
+            .unwrap();
+        let slots = anabranch_core::meta::placement::Placement::even(&ids);
+        fabric
+            .apply(at, &MetaCommand::SetPlacement { slots })
+            .unwrap();
+        let exchange = ExchangeSpec {
+            name: Arc::from("topics"),
+            kind: ExchangeKind::Topic,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            arguments: Default::default(),
+        };
+        let vhost = MetaCommand::CreateVhost {
+            name: Arc::from("/"),
+            exchanges: vec![exchange],
+            topic_exchange: Arc::from("topics"),
+        };
+        fabric.apply(at, &vhost).unwrap();
+        let mut node = Node {
+            now: Now {
+                monotonic: MonotonicMs(0),
+                unix: at,
+            },
+            incarnation: 1,
+            workers: Vec::new(),
+            data: BTreeMap::new(),
+            counter: 0,
+            mails: BTreeMap::new(),
+            fabric,
+            authority,
+        };
+        for id in ids {
+            let mut shard = shard(id.0, 1, &node.fabric, &node.authority);
+            shard.begin();
+            node.data.insert(
+                id,
+                DataShard {
+                    shard,
+                    journal: Journal::default(),
+                },
+            );
+        }
+        node.start_workers(workers);
+        node
+    }
+
+    fn start_workers(&mut self, workers: u16) {
+        self.workers = (0..workers)
+            .map(|id| {
+                Worker::new(WorkerSetup {
+                    id: WorkerId(id),
+                    incarnation: self.incarnation,
+                    limits: WorkerLimits::default(),
+                    fabric: self.fabric.clone(),
+                    codecs: Codecs::default(),
+                    authority: self.authority.clone(),
+                })
+            })
+            .collect();
+    }
+
+    /// The node dies and starts again: what is in the journals is all that is left.
+    fn restart(&mut self) {
+        self.incarnation += 1;
+        self.mails.clear();
+        let command = MetaCommand::NodeStarted {
+            incarnation: self.incarnation,
+        };
+        let meta = anabranch_core::meta::Meta::decode(&self.fabric.meta().encode()).unwrap();
+        self.fabric = Arc::new(Fabric::new(meta));
+        self.fabric.apply(self.now.unix, &command).unwrap();
+        let data = std::mem::take(&mut self.data);
+        for (id, old) in data {
+            let mut shard = shard(id.0, self.incarnation, &self.fabric, &self.authority);
+            for (base, frame) in &old.journal.frames {
+                shard
+                    .apply(self.now.unix, Position(*base), frame, false)
+                    .unwrap();
+            }
+            shard.begin();
+            self.data.insert(
+                id,
+                DataShard {
+                    shard,
+                    journal: old.journal,
+                },
+            );
+        }
+        let workers = self.workers.len() as u16;
+        self.start_workers(workers);
+        self.settle();
+    }
+
+    fn connect(&mut self, worker: u16) -> Client {
+        self.counter += 1;
+        let id = ConnectionId::new(WorkerId(worker), self.counter);
+        self.workers[usize::from(worker)].connected(id, "test", ([127, 0, 0, 1], 9).into());
+        let client = Client { id };
+        let login = Command::Login {
+            token: Token(1),
+            user: Some(Arc::from("u")),
+            secret: None,
+            client_id: Arc::from(""),
+        };
+        self.ask(client, login);
+        self.ask(
+            client,
+            Command::Enter {
+                token: Token(2),
+                vhost: Arc::from("/"),
+            },
+        );
+        assert_eq!(self.mail(client).answers.len(), 2);
+        client
+    }
+
+    fn ask(&mut self, client: Client, command: Command) {
+        let worker = usize::from(client.id.worker().0);
+        self.workers[worker].submit(self.now, client.id, &mut vec![command]);
+        self.settle();
+    }
+
+    fn disconnect(&mut self, client: Client) {
+        let worker = usize::from(client.id.worker().0);
+        self.workers[worker].disconnected(self.now, client.id);
+        self.settle();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now.monotonic = self.now.monotonic.after(ms);
+        self.now.unix = self.now.unix.after(ms);
+        for worker in &mut self.workers {
+            worker.timeout(self.now);
+        }
+        for data in self.data.values_mut() {
+            data.shard.timeout(self.now);
+        }
+        self.settle();
+    }
+
+    /// Runs until nobody has anything left to say.
+    fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for at in 0..self.workers.len() {
+                self.workers[at].turn(self.now);
+                let outgoing: Vec<Outgoing> = self.workers[at].outgoing().collect();
+                for out in outgoing {
+                    moved = true;
+                    self.carry(at, out);
+                }
+            }
+            for (id, data) in &mut self.data {
+                data.shard.dispatch(self.now, &mut &data.journal);
+                if let Some(frame) = data.shard.take_frame(self.now) {
+                    moved = true;
+                    let base = data.journal.bytes.len() as u64;
+                    data.journal.bytes.extend_from_slice(&frame);
+                    data.journal.frames.push((base, frame.clone()));
+                    data.shard
+                        .apply(self.now.unix, Position(base), &frame, true)
+                        .unwrap();
+                    data.shard.dispatch(self.now, &mut &data.journal);
+                }
+                for (worker, events) in data.shard.events() {
+                    moved = true;
+                    self.workers[usize::from(worker.0)].shard_events(self.now, *id, events);
+                }
+            }
+            for at in 0..self.workers.len() {
+                while let Some(id) = self.workers[at].next_ready() {
+                    moved = true;
+                    let mut mail = Mail::default();
+                    self.workers[at].take_mail(self.now, id, &mut mail);
+                    let kept = self.mails.entry(id).or_default();
+                    kept.answers.append(&mut mail.answers);
+                    kept.deliveries.append(&mut mail.deliveries);
+                    kept.stop = mail.stop.or(kept.stop);
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    fn carry(&mut self, from: usize, out: Outgoing) {
+        let worker = WorkerId(from as u16);
+        match out {
+            Outgoing::Requests { to, mut requests } => match self.data.get_mut(&to) {
+                Some(data) => {
+                    data.shard
+                        .handle(self.now, worker, &mut requests, &mut &data.journal)
+                }
+                None => {
+                    let host = usize::from(to.0 & 0x7FFF);
+                    self.workers[host].shard_requests(self.now, worker, requests);
+                }
+            },
+            Outgoing::Events { to, from, events } => {
+                self.workers[usize::from(to.0)].shard_events(self.now, from, events);
+            }
+            Outgoing::Verify { ask, login } => {
+                let user = login.user.unwrap_or_default();
+                let result = Ok(Verified {
+                    user,
+                    anonymous: true,
+                    roles: Vec::new(),
+                });
+                self.workers[from].host_answer(self.now, HostAnswer::Verified { ask, result });
+            }
+            Outgoing::Propose { ask, command } => {
+                let result = self.fabric.apply(self.now.unix, &command);
+                self.workers[from].host_answer(self.now, HostAnswer::Proposed { ask, result });
+            }
+        }
+    }
+
+    fn mail(&mut self, client: Client) -> Mail {
+        self.mails.remove(&client.id).unwrap_or_default()
+    }
+
+    fn reply(&mut self, client: Client, command: Command) -> Result<Reply, ErrorKind> {
+        self.ask(client, command);
+        let mail = self.mails.entry(client.id).or_default();
+        let at = mail
+            .answers
+            .iter()
+            .position(|answer| matches!(answer, Answer::Done { .. }));
+        match mail.answers.remove(at.expect("a command is answered")) {
+            Answer::Done { result, .. } => result.map_err(|why| why.kind),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    fn declare(&mut self, client: Client, name: &str, durable: bool) -> Result<Reply, ErrorKind> {
+        let declare = StreamDeclare {
+            name: Arc::from(name),
+            key: name.parse().unwrap(),
+            passive: false,
+            durable,
+            exclusive: false,
+            auto_delete: false,
+            arguments: Vec::new(),
+        };
+        self.reply(
+            client,
+            Command::DeclareStream {
+                token: Token(9),
+                declare,
+            },
+        )
+    }
+
+    fn bind(&mut self, client: Client, queue: &str, filter: &str) {
+        let binding = BindingSpec {
+            exchange: Arc::from("topics"),
+            stream: Arc::from(queue),
+            filter: filter.parse().unwrap(),
+            arguments: Vec::new(),
+        };
+        self.reply(
+            client,
+            Command::Bind {
+                token: Token(9),
+                binding,
+            },
+        )
+        .unwrap();
+    }
+
+    fn consume(&mut self, client: Client, queue: &str, credit: u32) -> Result<Reply, ErrorKind> {
+        let consume = Consume {
+            consumer: ConsumerTag(7),
+            stream: Arc::from(queue),
+            exclusive: false,
+            presettled: false,
+            credit,
+            priority: 0,
+            no_local: false,
+        };
+        self.reply(
+            client,
+            Command::Consume {
+                token: Token(9),
+                consume,
+            },
+        )
+    }
+
+    fn publish(&mut self, client: Client, exchange: &str, address: &str, body: &str, token: u64) {
+        let message = Message {
+            exchange: Bytes::copy_from_slice(exchange.as_bytes()),
+            address: address.parse().unwrap(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            quality: Quality::AtLeastOnce,
+            publisher: client.id,
+            ..Message::default()
+        };
+        let command = Command::Publish {
+            token: Token(token),
+            mandatory: false,
+            message: Arc::new(message),
+        };
+        self.ask(client, command);
+    }
+
+    fn session(&mut self, client: Client, name: &str, clean: bool, expiry_s: u32) -> bool {
+        let session = SessionOpen {
+            client_id: Arc::from(name),
+            clean_start: clean,
+            expiry_s,
+            consumer: ConsumerTag(0),
+            credit: 10,
+        };
+        match self.reply(
+            client,
+            Command::OpenSession {
+                token: Token(9),
+                session,
+            },
+        ) {
+            Ok(Reply::Session { present }) => present,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    fn subscribe(&mut self, client: Client, filter: &str) -> Vec<Result<Quality, ErrorKind>> {
+        let spec = FilterSpec {
+            filter: filter.parse().unwrap(),
+            quality: Quality::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            identifier: 0,
+        };
+        match self.reply(
+            client,
+            Command::Subscribe {
+                token: Token(9),
+                filters: vec![spec],
+            },
+        ) {
+            Ok(Reply::Subscribed(list)) => list
+                .into_iter()
+                .map(|one| one.map_err(|why| why.kind))
+                .collect(),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Client {
+    id: ConnectionId,
+}
+
+fn bodies(mail: &Mail) -> Vec<&str> {
+    mail.deliveries
+        .iter()
+        .map(|delivery| std::str::from_utf8(&delivery.message.body).unwrap())
+        .collect()
+}
+
+fn outcomes(mail: &Mail) -> Vec<(u64, u64, PublishOutcome)> {
+    let published = mail.answers.iter().filter_map(|answer| match answer {
+        Answer::Published {
+            first,
+            last,
+            outcome,
+        } => Some((first.0, last.0, *outcome)),
+        _ => None,
+    });
+    published.collect()
+}
+
+#[test]
+fn a_live_session_and_a_durable_queue_get_the_same_message() {
+    for workers in [1, 2] {
+        let mut node = Node::new(workers, 2);
+        let (publisher, application, device) = (
+            node.connect(0),
+            node.connect(workers - 1),
+            node.connect(workers - 1),
+        );
+        node.declare(application, "jobs", true).unwrap();
+        node.bind(application, "jobs", "plant/+/temp");
+        node.consume(application, "jobs", 10).unwrap();
+        assert!(!node.session(device, "d", true, 0));
+        assert_eq!(
+            node.subscribe(device, "plant/#"),
+            [Ok(Quality::AtLeastOnce)]
+        );
+        node.mail(device);
+        node.publish(publisher, "topics", "plant/7/temp", "21", 5);
+        node.publish(publisher, "topics", "elsewhere", "no", 6);
+        let told = node.mail(publisher);
+        assert_eq!(
+            outcomes(&told),
+            [
+                (5, 5, PublishOutcome::Routed),
+                (6, 6, PublishOutcome::Unroutable)
+            ]
+        );
+        assert_eq!(bodies(&node.mail(application)), ["21"]);
+        assert_eq!(bodies(&node.mail(device)), ["21"]);
+    }
+}
+
+#[test]
+fn what_was_confirmed_is_there_after_a_restart_in_order_and_what_was_settled_is_not() {
+    let mut node = Node::new(1, 2);
+    let client = node.connect(0);
+    node.declare(client, "jobs", true).unwrap();
+    for number in 0..5 {
+        node.publish(client, "", "jobs", &format!("m{number}"), 10 + number);
+    }
+    let told = node.mail(client);
+    let each = (10..15).map(|token| (token, token, PublishOutcome::Routed));
+    assert_eq!(outcomes(&told), each.collect::<Vec<_>>());
+    node.consume(client, "jobs", 3).unwrap();
+    let got = node.mail(client);
+    assert_eq!(bodies(&got), ["m0", "m1", "m2"]);
+    let settle = |offset: Offset| Command::Settle {
+        consumer: ConsumerTag(7),
+        first: offset,
+        last: offset,
+        outcome: Outcome::Accepted,
+    };
+    node.ask(client, settle(got.deliveries[1].offset));
+    node.pass(10);
+    node.restart();
+    let client = node.connect(0);
+    node.consume(client, "jobs", 100).unwrap();
+    let got = node.mail(client);
+    assert_eq!(bodies(&got), ["m0", "m2", "m3", "m4"]);
+    let tries: Vec<u32> = got
+        .deliveries
+        .iter()
+        .map(|delivery| delivery.attempt)
+        .collect();
+    // m3 was handed out when m1 was settled, before the restart.
+    assert_eq!(tries, [2, 2, 2, 1]);
+}
+
+#[test]
+fn a_session_that_is_away_gets_what_it_missed_and_a_takeover_stops_the_old_connection() {
+    let mut node = Node::new(2, 2);
+    let device = node.connect(0);
+    node.session(device, "d", false, 3600);
+    node.subscribe(device, "a/#");
+    node.disconnect(device);
+    let publisher = node.connect(1);
+    node.publish(publisher, "topics", "a/1", "missed", 1);
+    assert_eq!(
+        outcomes(&node.mail(publisher)),
+        [(1, 1, PublishOutcome::Routed)]
+    );
+    node.restart();
+    let back = node.connect(1);
+    assert!(node.session(back, "d", false, 3600));
+    assert_eq!(bodies(&node.mail(back)), ["missed"]);
+    let again = node.connect(0);
+    assert!(node.session(again, "d", false, 3600));
+    assert_eq!(node.mail(back).stop, Some(StopReason::TakenOver));
+    let got = node.mail(again);
+    assert_eq!(
+        (bodies(&got), got.deliveries[0].attempt),
+        (vec!["missed"], 2)
+    );
+    node.disconnect(back);
+    node.publish(again, "topics", "a/2", "self", 1);
+    assert_eq!(bodies(&node.mail(again)), ["self"]);
+}
+
+#[test]
+fn a_session_ends_when_its_time_is_over() {
+    let mut node = Node::new(1, 1);
+    let device = node.connect(0);
+    node.session(device, "d", false, 2);
+    node.subscribe(device, "a");
+    node.disconnect(device);
+    node.pass(1_000);
+    let back = node.connect(0);
+    assert!(node.session(back, "d", false, 2));
+    node.disconnect(back);
+    node.pass(2_500);
+    let late = node.connect(0);
+    assert!(!node.session(late, "d", false, 2));
+}
+
+#[test]
+fn a_lost_connection_releases_what_it_held_in_its_place() {
+    let mut node = Node::new(1, 1);
+    let (first, second) = (node.connect(0), node.connect(0));
+    node.declare(first, "q", false).unwrap();
+    for number in 0..4 {
+        node.publish(first, "", "q", &format!("m{number}"), 0);
+    }
+    node.consume(first, "q", 2).unwrap();
+    assert_eq!(bodies(&node.mail(first)), ["m0", "m1"]);
+    node.disconnect(first);
+    node.consume(second, "q", 9).unwrap();
+    assert_eq!(bodies(&node.mail(second)), ["m0", "m1", "m2", "m3"]);
+}
+
+#[test]
+fn what_a_full_reader_is_not_handed_stays_and_credit_brings_it() {
+    let mut node = Node::new(1, 1);
+    let device = node.connect(0);
+    node.session(device, "d", true, 0);
+    node.subscribe(device, "#");
+    for number in 0..15 {
+        node.publish(device, "topics", "a", &format!("m{number}"), 0);
+    }
+    let got = node.mail(device);
+    assert_eq!(got.deliveries.len(), 10);
+    let settle = Command::Settle {
+        consumer: ConsumerTag(0),
+        first: got.deliveries[0].offset,
+        last: got.deliveries[9].offset,
+        outcome: Outcome::Accepted,
+    };
+    node.ask(device, settle);
+    assert_eq!(
+        bodies(&node.mail(device)),
+        ["m10", "m11", "m12", "m13", "m14"]
+    );
+}
+
+#[test]
+fn deleting_a_queue_tells_its_consumers_and_exclusive_ones_go_with_their_connection() {
+    let mut node = Node::new(2, 1);
+    let (owner, other) = (node.connect(0), node.connect(1));
+    node.declare(owner, "q", true).unwrap();
+    node.consume(other, "q", 1).unwrap();
+    node.publish(owner, "", "q", "m", 0);
+    node.publish(owner, "", "q", "m", 0);
+    let delete = Command::DeleteStream {
+        token: Token(1),
+        name: Arc::from("q"),
+        if_unused: false,
+        if_empty: false,
+    };
+    assert_eq!(node.reply(owner, delete), Ok(Reply::Count(2)));
+    assert!(
+        node.mail(other)
+            .answers
+            .iter()
+            .any(|answer| matches!(answer, Answer::Ended { .. }))
+    );
+    let declare = StreamDeclare {
+        name: Arc::from("mine"),
+        key: "mine".parse().unwrap(),
+        passive: false,
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Vec::new(),
+    };
+    node.reply(
+        owner,
+        Command::DeclareStream {
+            token: Token(1),
+            declare,
+        },
+    )
+    .unwrap();
+    assert_eq!(node.consume(other, "mine", 1), Err(ErrorKind::Locked));
+    node.disconnect(owner);
+    assert_eq!(node.consume(other, "mine", 1), Err(ErrorKind::NotFound));
+}
+
+#[test]
+fn a_repeated_publish_is_stored_once() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "q", true).unwrap();
+    let stream = {
+        let meta = node.fabric.meta();
+        let vhost = meta.vhost("/").unwrap().id;
+        meta.streams(vhost).next().map(|stream| stream.id)
+    };
+    let message = Arc::new(Message {
+        body: Bytes::from_static(b"once"),
+        ..Message::default()
+    });
+    let publish = || ShardRequest::Publish {
+        sequence: Sequence(1),
+        streams: stream.into_iter().collect(),
+        by_topic: None,
+        message: message.clone(),
+    };
+    for _ in 0..2 {
+        let data = node.data.get_mut(&ShardId(1)).unwrap();
+        data.shard.handle(
+            node.now,
+            WorkerId(0),
+            &mut vec![publish()],
+            &mut &data.journal,
+        );
+        node.settle();
+    }
+    node.consume(client, "q", 10).unwrap();
+    assert_eq!(bodies(&node.mail(client)), ["once"]);
+}
+
+/// Denies whatever address starts with `secret`, and everything once `shut`.
+#[derive(Default)]
+struct Changing {
+    generation: AtomicU64,
+}
+
+impl Authority for Changing {
+    fn decide(&self, question: &Question<'_>) -> Verdict {
+        let shut = self.generation() > 0;
+        let allowed = match (question.action, question.resource) {
+            (Action::Receive, Resource::Filter(_)) => false,
+            (Action::Receive, Resource::Topic(address)) => !address.0.starts_with(b"secret"),
+            (Action::Consume | Action::Subscribe, _) => !shut,
+            _ => true,
+        };
+        Verdict {
+            allowed,
+            rule: None,
+        }
+    }
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+    fn circumstantial(&self, _: Action) -> bool {
+        false
+    }
+}
+
+#[test]
+fn what_a_reader_may_not_receive_is_skipped_and_not_stuck() {
+    let mut node = Node::with(1, 1, Arc::new(Changing::default()));
+    let (client, device) = (node.connect(0), node.connect(0));
+    node.declare(client, "q", true).unwrap();
+    node.bind(client, "q", "#");
+    node.session(device, "d", true, 0);
+    node.subscribe(device, "#");
+    node.consume(client, "q", 10).unwrap();
+    for address in ["open/1", "secret/2", "open/3"] {
+        node.publish(client, "topics", address, address, 0);
+    }
+    assert_eq!(bodies(&node.mail(client)), ["open/1", "open/3"]);
+    assert_eq!(bodies(&node.mail(device)), ["open/1", "open/3"]);
+    let passive = StreamDeclare {
+        name: Arc::from("q"),
+        key: Address::default(),
+        passive: true,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Vec::new(),
+    };
+    let counts = node.reply(
+        client,
+        Command::DeclareStream {
+            token: Token(1),
+            declare: passive,
+        },
+    );
+    assert_eq!(
+        counts,
+        Ok(Reply::Stream {
+            ready: 1,
+            consumers: 1
+        })
+    );
+}
+
+#[test]
+fn a_lost_right_ends_consumers_and_subscribers_within_a_second() {
+    let authority = Arc::new(Changing::default());
+    let mut node = Node::with(1, 1, authority.clone());
+    let (client, device) = (node.connect(0), node.connect(0));
+    node.declare(client, "q", true).unwrap();
+    node.consume(client, "q", 10).unwrap();
+    node.session(device, "d", true, 0);
+    node.subscribe(device, "open/#");
+    authority.generation.store(1, Ordering::Relaxed);
+    node.pass(300);
+    let told = node.mail(client);
+    assert!(told.answers.iter().any(
+        |answer| matches!(answer, Answer::Ended { why, .. } if why.kind == ErrorKind::AccessRefused)
+    ));
+    assert_eq!(node.mail(device).stop, Some(StopReason::Unauthorised));
+    assert_eq!(node.consume(client, "q", 1), Err(ErrorKind::AccessRefused));
+}
