@@ -11,8 +11,11 @@ use std::process::Command;
 use anabranch_tests::repository;
 use serde_json::Value;
 
-/// Longest source file, its unit tests not counted. Lower it when the longest file shrinks.
+/// Longest source file, its unit tests not counted.
 const SOURCE_LINES_MAX: usize = 650;
+
+/// Files that were longer when the limit came, with the length they may not pass. Entries only go.
+const LONGER_FILES: &[(&str, usize)] = &[];
 
 /// One file of the repository: tracked, or new and not ignored.
 struct File {
@@ -56,13 +59,10 @@ impl File {
 
     /// Whether a line belongs to a test.
     fn is_test_line(&self, number: usize) -> bool {
-        let in_test_folder = self
-            .path
-            .split('/')
-            .rev()
-            .skip(1)
-            .any(|folder| folder == "tests");
-        in_test_folder || number >= self.tests_begin()
+        let mut folders = self.path.rsplit('/').skip(1);
+        let in_test_folder = folders.any(|folder| folder == "tests");
+        let test_module = self.stem() == "tests" || self.stem().ends_with("_tests");
+        in_test_folder || test_module || number >= self.tests_begin()
     }
 }
 
@@ -317,9 +317,11 @@ fn no_file_is_a_drawer_for_everything() {
 #[test]
 fn source_files_stay_readable() {
     no_file("split the file by what it owns", |file| {
+        let longer = LONGER_FILES.iter().find(|(path, _)| *path == file.path);
+        let most = longer.map_or(SOURCE_LINES_MAX, |(_, most)| *most);
         let lines = file.tests_begin() - 1;
-        let counted = file.is_rust() && lines > SOURCE_LINES_MAX;
-        counted.then(|| format!("{lines} lines, at most {SOURCE_LINES_MAX}"))
+        let counted = file.is_rust() && !file.is_test_line(1) && lines > most;
+        counted.then(|| format!("{lines} lines, at most {most}"))
     });
 }
 
@@ -448,7 +450,9 @@ fn documents_name_only_paths_that_exist() {
                 }
                 for path in expand(word).iter().filter(|path| !path.contains('*')) {
                     named += 1;
-                    if !root.join(path).exists() {
+                    // From the root, or from where the document stands.
+                    let beside = root.join(&file.path).with_file_name(path);
+                    if !root.join(path).exists() && !beside.exists() {
                         writeln!(missing, "  {}:{number}: {path}", file.path).unwrap();
                     }
                 }
