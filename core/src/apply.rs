@@ -15,7 +15,7 @@ use crate::id::{Epoch, Lane, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::message::{Message, Quality};
 use crate::port::{OpenSession, ShardReply, StreamLimits};
 use crate::record::{Change, Mark, Record, RecordError, Records};
-use crate::shard::{CACHE_ENTRIES_MAX, Filters, Match, Place, Shard};
+use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
 use crate::stream::{Entry, Kind, SavedStream, Session, Stream};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -335,7 +335,7 @@ impl<B: Place> Shard<B> {
             return;
         };
         self.fabric.begin_interest(vhost, &spec.filter, self.id);
-        let filters = self.filters.entry(vhost).or_insert_with(Filters::default);
+        let filters = self.filters.entry(vhost).or_default();
         filters.cache.clear();
         let filter = spec.filter.clone();
         filters.trie.insert(&filter, true, Match { place, spec });

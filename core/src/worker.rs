@@ -171,6 +171,13 @@ pub struct Mail {
     pub stop: Option<StopReason>,
 }
 
+impl Mail {
+    /// Whether there is nothing to feed.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.deliveries.is_empty() && self.stop.is_none()
+    }
+}
+
 /// Counts since the worker started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerCounts {
@@ -385,10 +392,7 @@ impl Worker {
     }
 
     fn put_back(&mut self, connection: ConnectionId, mut state: Box<Connected>) {
-        let mail = &state.mail;
-        if !state.listed
-            && !(mail.answers.is_empty() && mail.deliveries.is_empty() && mail.stop.is_none())
-        {
+        if !state.listed && !state.mail.is_empty() {
             state.listed = true;
             self.ready.push(connection);
         }
@@ -671,7 +675,7 @@ impl Worker {
 
     /// A row per connection.
     pub fn rows(&self) -> Vec<ConnectionRow> {
-        let row = |(id, state): (&ConnectionId, &Box<Connected>)| ConnectionRow {
+        let row = |id: &ConnectionId, state: &Connected| ConnectionRow {
             id: *id,
             protocol: state.protocol,
             peer: state.peer,
@@ -694,7 +698,10 @@ impl Worker {
                 .count() as u32,
             blocked: !self.blocked.is_empty() && state.parked_bytes > 0,
         };
-        self.connections.iter().map(row).collect()
+        self.connections
+            .iter()
+            .map(|(id, state)| row(id, state))
+            .collect()
     }
 
     /// A request to any shard: handled now when it is hosted here.
