@@ -1,0 +1,200 @@
+// Streams, queues and sessions: how deep each is, and one of them close up.
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
+import { call, enc, session, usePoll, useSeries } from "../api.js";
+import { Button, Card, Depth, Dialog, Empty, Field, FormDialog, Loading, Page, Search, Spark, Stat, State, Table, Tag, toast } from "../ui.js";
+import { Chart } from "../chart.js";
+import { bytes, count, rate, time } from "../format.js";
+
+const keyOf = (row) => `${row.vhost} ${row.name}`;
+const href = (row) => `#/streams/${enc(row.vhost)}/${enc(row.name)}`;
+const path = (vhost, name) => `/streams/${enc(vhost)}/${enc(name)}`;
+const KINDS = ["all", "queue", "stream", "session"];
+
+export function Streams() {
+  const { data, error, refresh } = usePoll("/streams");
+  const series = useSeries(data, keyOf);
+  const [find, setFind] = useState("");
+  const [kind, setKind] = useState("all");
+  const [creating, setCreating] = useState(false);
+  const items = data?.items ?? [];
+  const rows = items.filter((row) => (kind === "all" || row.kind === kind) && `${row.name} ${row.vhost}`.toLowerCase().includes(find.toLowerCase()));
+  const most = Math.max(1, ...rows.map((row) => row.ready + row.unacknowledged));
+  const columns = useMemo(() => [
+    { name: "name", title: "Name", value: (row) => row.name, cell: (row) => html`<a class="strong" href=${href(row)}>${row.name}</a><div class="tags"><${Kind} row=${row} /></div>` },
+    { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
+    { name: "depth", title: "Depth", kind: "wide", value: (row) => row.ready + row.unacknowledged, cell: (row) => html`<${Depth} ready=${row.ready} unacknowledged=${row.unacknowledged} most=${most} />` },
+    { name: "ready", title: "Ready", kind: "number", value: (row) => row.ready, cell: (row) => count(row.ready) },
+    { name: "unacknowledged", title: "Unacked", kind: "number", value: (row) => row.unacknowledged, cell: (row) => count(row.unacknowledged) },
+    { name: "minute", title: "Last minute", cell: (row) => html`<${Spark} values=${series.series(keyOf(row), "ready")} tone="c" />` },
+    { name: "in", title: "In", kind: "number", value: (row) => series.rate(keyOf(row), "published") ?? 0, cell: (row) => rate(series.rate(keyOf(row), "published")) },
+    { name: "out", title: "Out", kind: "number", value: (row) => series.rate(keyOf(row), "delivered") ?? 0, cell: (row) => rate(series.rate(keyOf(row), "delivered")) },
+    { name: "consumers", title: "Consumers", kind: "number", value: (row) => row.consumers, cell: (row) => (row.consumers ? count(row.consumers) : html`<span class="note">none</span>`) },
+    { name: "bytes", title: "Size", kind: "number", value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+  ], [data, most]);
+  const tabs = html`<div class="tabs" role="tablist">${KINDS.map((name) => html`<button type="button" role="tab" aria-selected=${kind === name} onClick=${() => setKind(name)}>
+    ${name === "all" ? "All" : `${name[0].toUpperCase()}${name.slice(1)}s`} <span class="note">${name === "all" ? items.length : items.filter((row) => row.kind === name).length}</span></button>`)}</div>`;
+  const actions = html`<${Search} value=${find} onInput=${setFind} label="Find stream or queue" /><${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>New queue<//>`;
+  const empty = find || kind !== "all"
+    ? html`<${Empty} icon="streams" title="Nothing matches">There is no ${kind === "all" ? "stream or queue" : kind}${find ? ` with “${find}” in its name` : ""}.<//>`
+    : html`<${Empty} icon="streams" title="No streams or queues yet" action=${html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create a queue<//>`}>Applications declare queues, devices open sessions; both show here. You can also create a queue now and bind it to an exchange.<//>`;
+  return html`<${Page} title="Streams & queues" note="Where messages wait: queues, streams that keep them, and sessions of devices." actions=${actions}>
+    ${data ? html`${tabs}<${Card}><${Table} caption="Streams and queues" columns=${columns} rows=${rows} keyOf=${keyOf} sort=${{ name: "depth", down: true }} onOpen=${(row) => { location.hash = href(row); }} empty=${empty} /><//>` : html`<${Loading} error=${error} />`}
+    ${creating && html`<${Create} onClose=${() => setCreating(false)} onDone=${refresh} />`}
+  <//>`;
+}
+
+function Kind({ row }) {
+  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.state !== "running" && html`<${State} state=${row.state} />`}`;
+}
+
+function Create({ onClose, onDone }) {
+  const send = async (form) => {
+    const name = form.get("name");
+    await call("PUT", path(form.get("vhost"), name), { kind: form.get("kind"), durable: form.has("durable"), auto_delete: form.has("auto_delete") });
+    toast(`${name} is there`);
+    onDone();
+  };
+  return html`<${FormDialog} title="New queue or stream" submit="Create" onSubmit=${send} onClose=${onClose}>
+    <${Field} label="Name"><input name="name" required maxlength="255" autofocus /><//>
+    <div class="pair">
+      <${Field} label="Kind" hint="A queue lets a message go when it is acknowledged; a stream keeps it."><select name="kind"><option>queue</option><option>stream</option></select><//>
+      <${Field} label="Vhost"><select name="vhost">${session.value.vhosts.map((name) => html`<option>${name}</option>`)}</select><//>
+    </div>
+    <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> goes with its last consumer</label></div>
+  <//>`;
+}
+
+const PEEK_COUNT = 20;
+const DEPTH_POINTS_LIMIT = 300;
+
+export function StreamPage({ vhost, name }) {
+  const { data, error, refresh } = usePoll(path(vhost, name));
+  const { data: bindings } = usePoll(`/bindings?vhost=${enc(vhost)}&destination=${enc(name)}`);
+  const [dialog, setDialog] = useState(null);
+  const memory = useRef([]);
+  const seen = useRef(null);
+  if (data && data !== seen.current) {
+    seen.current = data;
+    memory.current = [...memory.current, { at: Date.now(), row: data }].slice(-DEPTH_POINTS_LIMIT);
+  }
+  const points = memory.current;
+  const speed = (field) => {
+    const last = points.at(-1);
+    const first = points.findLast((point) => last.at - point.at >= 3000) ?? points[0];
+    return !last || first === last ? null : Math.max(0, ((last.row[field] - first.row[field]) * 1000) / (last.at - first.at));
+  };
+  const back = { href: "#/streams", text: "Streams & queues" };
+  if (!data) return html`<${Page} title=${name} back=${back}><${Loading} error=${error} /><//>`;
+  const gone = error?.status === 404;
+  const close = () => setDialog(null);
+  const actions = html`
+    <${Button} icon="eye" onClick=${() => setDialog("peek")}>Peek<//>
+    <${Button} icon="send" onClick=${() => setDialog("publish")}>Publish<//>
+    <${Button} icon="broom" kind="danger" onClick=${() => setDialog("purge")}>Purge<//>
+    <${Button} icon="trash" kind="danger" onClick=${() => setDialog("delete")}>Delete<//>`;
+  const column = (field) => points.map((point) => point.row[field]);
+  return html`<${Page} title=${name} back=${back} actions=${!gone && actions} note=${html`<span class="tags"><${Kind} row=${data} /><span>in vhost <code>${vhost}</code></span>${data.owner && html`<span>of <b>${data.owner}</b></span>`}</span>`}>
+    ${gone && html`<div class="banner bad" role="alert">It is gone: ${error.message}</div>`}
+    <div class="stats">
+      <${Stat} name="Ready" value=${count(data.ready)} note=${bytes(data.bytes)} />
+      <${Stat} name="Unacknowledged" value=${count(data.unacknowledged)} note="in consumers’ hands" />
+      <${Stat} name="Consumers" value=${count(data.consumers)} note=${data.consumers ? "attached" : "nobody reads"} />
+      <${Stat} name="In" value=${rate(speed("published"))} note=${`${count(data.published)} in all`} />
+      <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.redelivered)} redelivered`} />
+      <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${`${count(data.acknowledged)} in all`} />
+    </div>
+    <${Card} title="Depth" actions=${html`<span class="live"><span class="dot"></span>live, since you opened this page</span>`}>
+      <${Chart} times=${points.map((point) => point.at / 1000)} height=${230} lines=${[{ name: "Ready", tone: "c", values: column("ready"), fill: true }, { name: "Unacknowledged", tone: "d", values: column("unacknowledged") }]} />
+    <//>
+    <div class="columns two">
+      <${Card} title="Flows in from">
+        ${bindings?.items.length ? html`<ul class="rows">${bindings.items.map((row) => html`<li key=${`${row.exchange} ${row.pattern}`}><a href="#/exchanges">${row.exchange || "(default)"}</a><span class="arrow-right">→</span><code>${row.pattern || "every message"}</code></li>`)}</ul>`
+          : html`<p class="note pad">No bindings. Only messages published to the default exchange under its own name arrive. <a href="#/exchanges">Bind it to an exchange</a> to let more flow in.</p>`}
+      <//>
+      <${Card} title="Readers">
+        <ul class="rows">${data.subscriptions.map((row) => html`<li key=${row.name}><b>${row.name || "its own subscription"}</b><${Tag}>${row.mode}<//><span class="push">${count(row.ready)} ready, ${count(row.unacknowledged)} unacked, ${count(row.consumers)} consumers</span></li>`)}</ul>
+        <dl class="facts"><dt>Offsets</dt><dd>${count(data.first_offset)} to ${count(data.next_offset)}</dd>${Object.entries(data.arguments).map(([key, value]) => html`<dt>${key}</dt><dd>${JSON.stringify(value)}</dd>`)}</dl>
+      <//>
+    </div>
+    ${dialog === "peek" && html`<${Peek} vhost=${vhost} name=${name} onClose=${close} />`}
+    ${dialog === "publish" && html`<${Publish} vhost=${vhost} name=${name} onClose=${close} onDone=${refresh} />`}
+    ${dialog === "purge" && html`<${FormDialog} title=${`Purge ${name}?`} submit="Purge" kind="danger" onClose=${close} onSubmit=${async () => {
+      const done = await call("POST", `${path(vhost, name)}/purge`);
+      toast(`${count(done.purged)} messages purged`);
+      refresh();
+    }}><p>${count(data.ready)} messages that wait for delivery are deleted and cannot be brought back. Those in consumers’ hands stay.</p><//>`}
+    ${dialog === "delete" && html`<${FormDialog} title=${`Delete ${name}?`} submit="Delete" kind="danger" onClose=${close} onSubmit=${async (form) => {
+      await call("DELETE", `${path(vhost, name)}?if_empty=${form.has("if_empty")}&if_unused=${form.has("if_unused")}`);
+      toast(`${name} is deleted`);
+      location.hash = "#/streams";
+    }}><p>Its messages and bindings go with it; its ${count(data.consumers)} consumers are cancelled.</p>
+      <div class="checks"><label><input type="checkbox" name="if_empty" /> only when empty</label><label><input type="checkbox" name="if_unused" /> only when nobody consumes</label></div><//>`}
+  <//>`;
+}
+
+function Publish({ vhost, name, onClose, onDone }) {
+  const send = async (form) => {
+    const body = { vhost, exchange: form.get("exchange"), address: form.get("address"), body: form.get("body"), durable: form.has("durable") };
+    if (form.get("content_type")) body.content_type = form.get("content_type");
+    const done = await call("POST", "/publish", body);
+    toast(done.routed ? `Confirmed, went to ${done.routed} ${done.routed === 1 ? "stream" : "streams"}` : "Confirmed, but no binding wanted it", done.routed ? "good" : "warn");
+    onDone();
+  };
+  return html`<${FormDialog} title="Publish a message" submit="Publish" onSubmit=${send} onClose=${onClose}>
+    <div class="pair">
+      <${Field} label="Exchange" hint="Empty: straight to a queue by its name"><input name="exchange" class="mono" /><//>
+      <${Field} label="Routing key"><input name="address" value=${name} class="mono" /><//>
+    </div>
+    <${Field} label="Body"><textarea name="body" rows="5" class="mono" autofocus></textarea><//>
+    <${Field} label="Content type"><input name="content_type" placeholder="application/json" /><//>
+    <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label></div>
+  <//>`;
+}
+
+function Peek({ vhost, name, onClose }) {
+  const [rows, setRows] = useState(null);
+  const [failed, setFailed] = useState(null);
+  const load = async (offset) => {
+    try {
+      const done = await call("GET", `${path(vhost, name)}/peek?count=${PEEK_COUNT}${offset == null ? "" : `&offset=${offset}`}`);
+      setRows((before) => (offset == null ? done.items : [...before, ...done.items]));
+      setFailed(null);
+    } catch (error) {
+      setFailed(error.message);
+    }
+  };
+  useEffect(() => {
+    load(null);
+  }, []);
+  return html`<${Dialog} wide title=${`Next in ${name}`} onClose=${onClose}>
+    <div class="form">
+      <p class="note">Looking takes nothing: no message is delivered, marked or moved.</p>
+      ${failed && html`<p class="form-error" role="alert">${failed}</p>`}
+      ${rows && rows.length === 0 && html`<${Empty} icon="streams" title="It is empty">Messages show here when they wait for delivery.<//>`}
+      <ol class="messages">${(rows ?? []).map((row) => html`<li key=${row.offset}><${Message} row=${row} /></li>`)}</ol>
+      <footer class="form-foot">
+        ${rows?.length >= PEEK_COUNT && html`<${Button} onClick=${() => load(rows.at(-1).offset + 1)}>More<//>`}
+        <${Button} onClick=${() => load(null)}>Look again<//>
+        <${Button} kind="primary" onClick=${onClose}>Close<//>
+      </footer>
+    </div>
+  <//>`;
+}
+
+function Message({ row }) {
+  const body = useMemo(() => {
+    if (row.body_encoding === "base64") return { kind: "binary", text: row.body };
+    try {
+      return { kind: "JSON", text: JSON.stringify(JSON.parse(row.body), null, 2) };
+    } catch {
+      return { kind: "text", text: row.body };
+    }
+  }, [row]);
+  const headers = Object.entries(row.headers);
+  return html`<article class="message">
+    <header><span class="number">${row.offset}</span><code class="strong">${row.address}</code><span class="tags">${row.retain && html`<${Tag}>retained<//>`}${row.attempts > 0 && html`<${Tag} kind="warn">try ${row.attempts + 1}<//>`}<${Tag} kind="muted">${row.content_type ?? body.kind}<//></span>
+      <span class="push note">${time(row.published_at_ms, Date.now())} · ${bytes(row.body_bytes)}</span></header>
+    <pre>${body.text}${row.cut ? "\n… cut" : ""}</pre>
+    ${headers.length > 0 && html`<dl class="facts small">${headers.map(([key, value]) => html`<dt>${key}</dt><dd>${typeof value === "string" ? value : JSON.stringify(value)}</dd>`)}</dl>`}
+  </article>`;
+}
