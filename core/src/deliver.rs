@@ -28,7 +28,14 @@ impl<B: Place> Shard<B> {
             };
             stream.listed = false;
             self.dispatch_stream(now, &mut stream, bodies);
+            if self.journalled() && stream.cursor() > stream.cursor_known {
+                // What was handed out is to be known after a crash: with the next frame.
+                self.settles.entry(stream.id).or_default();
+            }
             self.streams[place as usize] = Some(stream);
+        }
+        if !self.settles.is_empty() {
+            self.settles_since.get_or_insert(now.monotonic);
         }
         // Nothing is listed while handing out, so the buffer can be kept.
         if self.list.is_empty() {

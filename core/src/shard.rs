@@ -169,7 +169,7 @@ pub struct Shard<B> {
     pub(crate) asked: FxHashMap<(WorkerId, Ticket), OpenSession>,
     pub(crate) builder: PayloadBuilder,
     pub(crate) settles: FxHashMap<StreamId, Vec<(Offset, Offset)>>,
-    settles_since: Option<MonotonicMs>,
+    pub(crate) settles_since: Option<MonotonicMs>,
     pub(crate) list: Vec<u32>,
     pub(crate) outbox: Outbox,
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
@@ -233,7 +233,7 @@ impl<B: Place> Shard<B> {
         (lane.0 >> 16 == self.incarnation & 0xFFFF_FFFF_FFFF).then_some(WorkerId(lane.0 as u16))
     }
 
-    fn journalled(&self) -> bool {
+    pub(crate) fn journalled(&self) -> bool {
         !self.id.is_volatile()
     }
 
@@ -869,11 +869,13 @@ impl<B: Place> Shard<B> {
             if found.cursor() > found.cursor_known {
                 found.cursor_known = found.cursor();
                 let until = Offset(found.cursor());
-                self.builder
-                    .change(Mark::default(), &Change::Delivered { stream, until });
+                let change = Change::Delivered { stream, until };
+                self.builder.change(Mark::default(), &change);
             }
-            self.builder
-                .change(Mark::default(), &Change::Settled { stream, ranges });
+            if !ranges.is_empty() {
+                let change = Change::Settled { stream, ranges };
+                self.builder.change(Mark::default(), &change);
+            }
         }
         if self.builder.is_empty() {
             return None;

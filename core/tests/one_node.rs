@@ -511,6 +511,7 @@ fn what_was_confirmed_is_there_after_a_restart_in_order_and_what_was_settled_is_
     };
     node.ask(client, settle(got.deliveries[1].offset));
     node.pass(10);
+    node.pass(10);
     node.restart();
     let client = node.connect(0);
     node.consume(client, "jobs", 100).unwrap();
