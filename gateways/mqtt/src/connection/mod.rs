@@ -212,15 +212,15 @@ impl MqttConnection {
     fn on_bytes(&mut self, now: Now, bytes: Bytes, out: &mut Outputs) -> Result<(), Fault> {
         self.heard = now.monotonic;
         self.decoder.feed(bytes);
-        if matches!(self.phase, Phase::Opening)
-            && self.decoder.held_bytes() > self.decoder.packet_bytes_max()
-        {
+        self.drain(now, out)?;
+        let waiting = matches!(self.phase, Phase::Opening);
+        if waiting && self.decoder.held_bytes() > self.decoder.packet_bytes_max() {
             return Err(Fault::refused(
                 ReasonCode::QUOTA_EXCEEDED,
                 "too many bytes were sent before CONNACK",
             ));
         }
-        self.drain(now, out)
+        Ok(())
     }
 
     /// Handles the packets that are here, until one must wait for an answer.

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::{Command, Outputs, PublishOutcome};
 use anabranch_core::id::{MonotonicMs, Now, Token};
 use anabranch_core::message::{Message, Quality};
@@ -174,22 +175,29 @@ impl MqttConnection {
         outcome: PublishOutcome,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
+        let is_probe = Probe::is_of(first);
         let reason = match outcome {
             PublishOutcome::Routed => ReasonCode::SUCCESS,
             PublishOutcome::Unroutable => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+            PublishOutcome::Refused(kind) if is_probe && is_overload(kind) => {
+                // At most once: an overloaded broker may drop it.
+                self.counts.dropped += 1;
+                return Ok(());
+            }
             PublishOutcome::Refused(kind) => {
                 let row = reason::row(kind);
                 match row.puback {
-                    Some(reason) if self.is_v5() && !Probe::is_of(first) => reason,
+                    Some(reason) if self.is_v5() && !is_probe => reason,
                     _ => {
                         // What went before is acknowledged before the connection ends.
                         self.acknowledge(out);
-                        return Err(Fault::refused(row.disconnect, "a message was refused"));
+                        let why = format!("a message was refused: {}", row.disconnect.name());
+                        return Err(Fault::refused(row.disconnect, why));
                     }
                 }
             }
         };
-        if !Probe::is_of(first) {
+        if !is_probe {
             self.inbound.finish(first, last, reason);
         }
         Ok(())
@@ -202,6 +210,18 @@ impl MqttConnection {
             self.send_ack(PacketType::PubAck, &Ack::new(packet_id, reason), out);
         }
     }
+}
+
+/// Whether a refusal passes by itself and says nothing about the message.
+const fn is_overload(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Busy
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::ShuttingDown
+            | ErrorKind::StorageFailed
+            | ErrorKind::Unavailable
+    )
 }
 
 /// Whether a topic is below [`STREAM_TOPIC_ROOT`].
