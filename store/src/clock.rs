@@ -13,6 +13,32 @@ pub trait Clock: Send + Sync + 'static {
     fn now_ms(&self) -> u64;
 }
 
+/// A clock that goes with the timers of the runtime it was made in: it stands still when they do,
+/// as in a simulation, and else advances like the machine's.
+#[derive(Debug, Clone, Copy)]
+pub struct RuntimeClock {
+    start_ms: u64,
+    start: tokio::time::Instant,
+}
+
+impl RuntimeClock {
+    /// A clock that shows `start_ms` milliseconds since the Unix epoch now. Must be called inside
+    /// the runtime.
+    pub fn new(start_ms: u64) -> Self {
+        Self {
+            start_ms,
+            start: tokio::time::Instant::now(),
+        }
+    }
+}
+
+impl Clock for RuntimeClock {
+    fn now_ms(&self) -> u64 {
+        let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.start_ms.saturating_add(elapsed)
+    }
+}
+
 /// The machine's own clock.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;

@@ -10,3 +10,4 @@ pub mod disk;
 pub mod group;
 pub mod journal;
 pub mod raft;
+pub mod shard;

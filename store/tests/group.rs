@@ -27,11 +27,11 @@ impl StateMachine for Notes {
         clock: UnixMs,
         position: Position,
         payload: &Bytes,
-    ) -> Applied {
+    ) -> Result<Applied, String> {
         self.applied.push((index, clock, position, payload.clone()));
-        Applied {
+        Ok(Applied {
             reply: Bytes::from(self.count().to_string()),
-        }
+        })
     }
 
     fn checkpoint(&self) -> Vec<u8> {

@@ -40,6 +40,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tail::Tail;
 use writer::{Cut, Op, Writer, WriterStart};
 
+/// Bytes read from disk before a record's length is known.
+const GUESS_BYTES: usize = 4096;
+
 /// How a journal is kept.
 #[derive(Debug, Clone)]
 pub struct JournalOptions {
@@ -352,23 +355,54 @@ impl Journal {
     /// Reads `len` payload bytes at `position` (a record inside a frame). From memory no byte is
     /// copied; from disk the bytes are not verified here: a record carries its own checksum.
     pub fn read(&self, position: Position, len: usize) -> Result<Bytes, ReadError> {
-        let (file, offset) = {
+        self.read_sized(position, 0, |_| Some(len))
+    }
+
+    /// Reads payload bytes at `position` whose number only their first `prefix` bytes tell: `size`
+    /// is given those and says how many bytes to read from `position`, or `None` for nonsense.
+    pub fn read_sized(
+        &self,
+        position: Position,
+        prefix: usize,
+        size: impl FnOnce(&[u8]) -> Option<usize>,
+    ) -> Result<Bytes, ReadError> {
+        let (file, offset, available) = {
             let shared = self.lock();
-            if let Some(bytes) = shared.tail.bytes_at(position, len) {
-                return Ok(bytes);
+            if let Some(rest) = shared.tail.bytes_from(position) {
+                let head = rest
+                    .get(..prefix)
+                    .ok_or(ReadError::NoBytes(position, prefix))?;
+                let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
+                if len > rest.len() {
+                    return Err(ReadError::NoBytes(position, len));
+                }
+                return Ok(rest.slice(..len));
             }
             let place = shared.segment_covering(position).and_then(|segment| {
                 let (_, start, end, offset) = segment.frame_covering(position)?;
                 let inside = position.0 - start.0;
-                let whole =
-                    inside >= LOGICAL_HEADER_BYTES as u64 && position.0 + len as u64 <= end.0;
                 let at = offset + frame::ENVELOPE_BYTES as u64 + inside;
-                whole.then_some((segment.file.get()?.clone(), at))
+                let in_payload = inside >= LOGICAL_HEADER_BYTES as u64;
+                in_payload.then_some((segment.file.get()?.clone(), at, end.0 - position.0))
             });
-            place.ok_or(ReadError::NoBytes(position, len))?
+            place.ok_or(ReadError::NoBytes(position, prefix))?
         };
-        let mut bytes = vec![0; len];
+        let available = usize::try_from(available).unwrap_or(usize::MAX);
+        // Most records are small: one read serves both their length and their bytes.
+        let mut bytes = vec![0; available.min(GUESS_BYTES)];
+        if bytes.len() < prefix {
+            return Err(ReadError::NoBytes(position, prefix));
+        }
         file.read_at(&mut bytes, offset)?;
+        let len = size(&bytes[..prefix]).ok_or(ReadError::NoBytes(position, prefix))?;
+        if len > available {
+            return Err(ReadError::NoBytes(position, len));
+        }
+        let had = bytes.len();
+        bytes.resize(len, 0);
+        if len > had {
+            file.read_at(&mut bytes[had..], offset + had as u64)?;
+        }
         Ok(bytes.into())
     }
 
@@ -416,10 +450,10 @@ impl Journal {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(Running::Thread(thread)) = running {
-            if thread.join().is_err() {
-                tracing::error!(dir = %self.inner.dir.display(), "the journal's writer panicked");
-            }
+        if let Some(Running::Thread(thread)) = running
+            && thread.join().is_err()
+        {
+            tracing::error!(dir = %self.inner.dir.display(), "the journal's writer panicked");
         }
     }
 }

@@ -388,10 +388,11 @@ fn search_tail(segments: &[Scanned], expect: &Expect, meta: &Meta) -> io::Result
             while at + HEAD_BYTES <= bytes.len() {
                 if bytes[at..at + 4] == MAGIC && u32_at(bytes, at + 4) == one.header.salt {
                     tail.live_frames = true;
-                    if let Ok(head) = decode_head(&bytes[at..]) {
-                        if !is_cut(&head, meta) && head.index.0 >= expect.index {
-                            tail.synced_end = tail.synced_end.max(head.link.synced_end);
-                        }
+                    if let Ok(head) = decode_head(&bytes[at..])
+                        && !is_cut(&head, meta)
+                        && head.index.0 >= expect.index
+                    {
+                        tail.synced_end = tail.synced_end.max(head.link.synced_end);
                     }
                 }
                 at += super::frame::ALIGN_BYTES;

@@ -60,19 +60,17 @@ impl Tail {
         self.held.get(nth).map(|held| (held.position, &held.frame))
     }
 
-    /// `len` payload bytes at `position`, shared with the frame; `None` unless one held frame's
-    /// payload has them all.
-    pub(crate) fn bytes_at(&self, position: Position, len: usize) -> Option<Bytes> {
+    /// The payload bytes from `position` to the end of its frame, shared with the frame; `None`
+    /// unless they are held.
+    pub(crate) fn bytes_from(&self, position: Position) -> Option<Bytes> {
         let nth = self
             .held
             .partition_point(|held| held.position <= position)
             .checked_sub(1)?;
         let held = &self.held[nth];
-        let from = usize::try_from(position.0 - held.position.0)
-            .ok()?
-            .checked_sub(LOGICAL_HEADER_BYTES)?;
-        let to = from.checked_add(len)?;
-        (to <= held.frame.payload.len()).then(|| held.frame.payload.slice(from..to))
+        let inside = usize::try_from(position.0 - held.position.0).ok()?;
+        let from = inside.checked_sub(LOGICAL_HEADER_BYTES)?;
+        (from < held.frame.payload.len()).then(|| held.frame.payload.slice(from..))
     }
 
     /// Payload bytes held.

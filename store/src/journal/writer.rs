@@ -192,16 +192,16 @@ impl Writer {
                 self.waiting.push(done);
                 continue;
             }
-            if self.health.poison().is_none() {
-                if let Err(error) = self.step(op) {
-                    self.poison(&error);
-                }
-            }
-        }
-        if self.health.poison().is_none() {
-            if let Err(error) = self.settle() {
+            if self.health.poison().is_none()
+                && let Err(error) = self.step(op)
+            {
                 self.poison(&error);
             }
+        }
+        if self.health.poison().is_none()
+            && let Err(error) = self.settle()
+        {
+            self.poison(&error);
         }
         self.report();
         if self.health.poison().is_none() {

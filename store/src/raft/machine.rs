@@ -22,13 +22,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// every replica comes to the same state.
 pub trait StateMachine: Send + 'static {
     /// Applies one frame. `clock` never goes back; `position` is that of the payload's first byte.
+    ///
+    /// # Errors
+    /// The payload makes no sense: the group stops, since nothing after it is certain.
     fn apply(
         &mut self,
         index: LogIndex,
         clock: UnixMs,
         position: Position,
         payload: &Bytes,
-    ) -> Applied;
+    ) -> Result<Applied, String>;
 
     /// Called after a run of frames was applied: the moment to pass on what came of them.
     fn applied_run(&mut self) {}
@@ -186,6 +189,7 @@ impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
                     let clock = self.clock;
                     self.state()
                         .apply(index, clock, position, &proposal.payload)
+                        .map_err(|what| io::Error::other(format!("log index {index}: {what}")))?
                 }
             };
             self.last_applied = Some(entry.log_id);

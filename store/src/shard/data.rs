@@ -1,0 +1,523 @@
+//! The host of one data shard: streams, sessions and their messages.
+//!
+//! Owns: the thread, the frames (all that waits, up to [`FRAME_BYTES`], no linger), what happens
+//! when the disk is nearly full or the journal fails, when to write a checkpoint. Never decides what
+//! a request means. Everything here runs on the shard's own thread: its lock is never contended.
+//! Read next: [`anabranch_core::shard`], [`crate::group`].
+
+use super::bodies::JournalBodies;
+use super::inbox::Inbox;
+use super::ledger::Ledger;
+use super::thread::{self, ShardStartError};
+use super::{Clocks, FRAME_BYTES, SMALL_FRAMES_UNDER_WAY};
+use crate::clock::Clock;
+use crate::disk::Disk;
+use crate::group::{Group, GroupOptions, GroupStats};
+use crate::raft::{Applied, StateMachine};
+use anabranch_core::error::ErrorKind;
+use anabranch_core::gateway::PublishOutcome;
+use anabranch_core::id::{LogIndex, MonotonicMs, Now, Position, ShardId, UnixMs, WorkerId};
+use anabranch_core::port::{ShardEvent, ShardPort, ShardRequest, WorkerPort};
+use anabranch_core::shard::{Shard, ShardSetup};
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// How often the room on the disk is looked at, in milliseconds.
+const SPACE_CHECK_MS: u64 = 1000;
+
+/// Where workers' events go.
+pub type WorkerPorts = Vec<(WorkerId, Arc<dyn WorkerPort>)>;
+
+/// What a data shard is made with.
+pub struct DataShardSetup {
+    /// Directory of its group.
+    pub dir: PathBuf,
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// How its group is kept.
+    pub options: GroupOptions,
+    /// Core's part.
+    pub shard: ShardSetup,
+    /// All workers that may ask it.
+    pub workers: WorkerPorts,
+    /// Publishes are refused while the disk has less room than this, in bytes.
+    pub low_water_bytes: u64,
+    /// A checkpoint is written when the journal has grown by this many bytes.
+    pub checkpoint_bytes: u64,
+}
+
+type Batch = (WorkerId, Vec<ShardRequest>);
+
+/// A running data shard; the thread ends with [`DataShard::shutdown`].
+pub struct DataShard {
+    id: ShardId,
+    inbox: Arc<Inbox<Batch>>,
+    workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
+    group: Group<Machine>,
+    full: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl std::fmt::Debug for DataShard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataShard")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DataShard {
+    /// Opens the shard on a thread of its own; returns once it has replayed its journal.
+    pub fn start(setup: DataShardSetup) -> Result<DataShard, ShardStartError> {
+        let name = format!("shard-{}", setup.shard.id);
+        let (shard, thread) = thread::start(name, |report| async move {
+            match Actor::open(setup).await {
+                Ok((actor, handle)) => {
+                    let _ = report.send(Ok(handle));
+                    actor.run().await;
+                }
+                Err(error) => {
+                    let _ = report.send(Err(error));
+                }
+            }
+        })?;
+        *shard.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(shard)
+    }
+
+    /// Opens the shard as a task of the current runtime: for simulations.
+    pub async fn start_local(setup: DataShardSetup) -> Result<DataShard, ShardStartError> {
+        let (actor, handle) = Actor::open(setup).await?;
+        let (send, receive) = oneshot::channel();
+        *handle.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(receive);
+        tokio::spawn(async move {
+            actor.run().await;
+            let _ = send.send(());
+        });
+        Ok(handle)
+    }
+
+    /// Which shard.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Counters of its group.
+    pub fn stats(&self) -> GroupStats {
+        self.group.stats()
+    }
+
+    /// Why it stopped, if it did.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        self.group.poisoned()
+    }
+
+    /// Whether publishes are refused because the disk is nearly full.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Finishes what waits, writes a checkpoint and ends; blocks until then. For a shard on a thread.
+    pub fn shutdown(&self) {
+        self.inbox.stop();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(shard = self.id.0, "the shard's thread panicked");
+        }
+    }
+
+    /// The same for [`DataShard::start_local`].
+    pub async fn shutdown_local(&self) {
+        self.inbox.stop();
+        let ended = self
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+    }
+}
+
+impl ShardPort for DataShard {
+    fn send(&self, from: WorkerId, requests: Vec<ShardRequest>) {
+        let Err((from, requests)) = self.inbox.push((from, requests)) else {
+            return;
+        };
+        let Some(port) = self.workers.get(&from) else {
+            return;
+        };
+        let outcome = PublishOutcome::Refused(ErrorKind::ShuttingDown);
+        let mut events = Vec::new();
+        for request in requests {
+            match request {
+                ShardRequest::Publish { sequence, .. } if sequence.0 != 0 => {
+                    events.push(ShardEvent::Published {
+                        first: sequence,
+                        last: sequence,
+                        outcome,
+                    });
+                }
+                ShardRequest::Ask { ticket, .. } => {
+                    events.push(ShardEvent::Reply {
+                        ticket,
+                        result: Err(super::shutting_down()),
+                    });
+                }
+                _ => {}
+            }
+        }
+        if !events.is_empty() {
+            port.send(self.id, events);
+        }
+    }
+}
+
+/// What the actor and the state machine share.
+struct Cell {
+    shard: Shard<Position>,
+    /// `None` while the journal is replayed: then nobody listens.
+    bodies: Option<JournalBodies>,
+    ledger: Ledger,
+    workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
+    clocks: Clocks,
+}
+
+impl Cell {
+    /// Hands out what can be, and tells workers everything there is to tell.
+    fn tell(&mut self, now: Now) {
+        let Some(bodies) = &mut self.bodies else {
+            return;
+        };
+        self.shard.dispatch(now, bodies);
+        bodies.end_round();
+        let id = self.shard.id();
+        for (worker, events) in self.shard.events() {
+            self.ledger.answered(worker, &events);
+            if let Some(port) = self.workers.get(&worker) {
+                port.send(id, events);
+            }
+        }
+    }
+}
+
+type SharedCell = Arc<Mutex<Cell>>;
+
+fn lock(cell: &Mutex<Cell>) -> MutexGuard<'_, Cell> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Core's shard as the group's state machine.
+struct Machine {
+    cell: SharedCell,
+    inbox: Arc<Inbox<Batch>>,
+}
+
+impl StateMachine for Machine {
+    fn apply(
+        &mut self,
+        _index: LogIndex,
+        clock: UnixMs,
+        position: Position,
+        payload: &Bytes,
+    ) -> Result<Applied, String> {
+        // The frame's own checksum was verified, or its bytes were made in this life of the node.
+        let applied = lock(&self.cell).shard.apply(clock, position, payload, true);
+        applied.map_err(|error| error.to_string())?;
+        Ok(Applied::default())
+    }
+
+    fn applied_run(&mut self) {
+        let mut cell = lock(&self.cell);
+        let now = cell.clocks.now();
+        cell.tell(now);
+        drop(cell);
+        // What was handed out may have left something for the next frame.
+        self.inbox.wake();
+    }
+
+    fn checkpoint(&self) -> Vec<u8> {
+        lock(&self.cell).shard.checkpoint()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
+        lock(&self.cell)
+            .shard
+            .restore(bytes)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// What a frame's answer changes.
+#[derive(Debug, Default)]
+struct Progress {
+    frames_under_way: AtomicUsize,
+    failed: AtomicBool,
+}
+
+struct Actor {
+    cell: SharedCell,
+    inbox: Arc<Inbox<Batch>>,
+    group: Group<Machine>,
+    clocks: Clocks,
+    progress: Arc<Progress>,
+    checkpointing: Arc<AtomicBool>,
+    full: Arc<AtomicBool>,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    low_water_bytes: u64,
+    checkpoint_bytes: u64,
+    checkpoint_at: u64,
+    next_space_check: MonotonicMs,
+    told_failure: bool,
+}
+
+impl Actor {
+    async fn open(setup: DataShardSetup) -> Result<(Actor, DataShard), ShardStartError> {
+        let inbox = Arc::new(Inbox::default());
+        let clocks = Clocks::new(setup.clock.clone());
+        let workers: FxHashMap<_, _> = setup.workers.into_iter().collect();
+        let id = setup.shard.id;
+        let cell = Arc::new(Mutex::new(Cell {
+            shard: Shard::new(setup.shard),
+            bodies: None,
+            ledger: Ledger::default(),
+            workers: workers.clone(),
+            clocks: clocks.clone(),
+        }));
+        let machine = Machine {
+            cell: cell.clone(),
+            inbox: inbox.clone(),
+        };
+        let opened = Group::open(
+            &setup.dir,
+            setup.disk.clone(),
+            setup.clock,
+            setup.options,
+            machine,
+        );
+        let group = opened.await?;
+        {
+            let mut cell = lock(&cell);
+            cell.bodies = Some(JournalBodies::new(group.journal().clone()));
+            cell.shard.begin();
+        }
+        let full = Arc::new(AtomicBool::new(false));
+        let handle = DataShard {
+            id,
+            inbox: inbox.clone(),
+            workers,
+            group: group.clone(),
+            full: full.clone(),
+            thread: Mutex::new(None),
+            ended: Mutex::new(None),
+        };
+        let actor = Actor {
+            cell,
+            inbox,
+            clocks,
+            progress: Arc::default(),
+            checkpointing: Arc::default(),
+            full,
+            disk: setup.disk,
+            dir: setup.dir,
+            low_water_bytes: setup.low_water_bytes,
+            checkpoint_bytes: setup.checkpoint_bytes.max(1),
+            checkpoint_at: group.stats().journal.bytes + setup.checkpoint_bytes,
+            next_space_check: MonotonicMs(0),
+            told_failure: false,
+            group,
+        };
+        Ok((actor, handle))
+    }
+
+    async fn run(mut self) {
+        let mut batches = Vec::new();
+        loop {
+            let stopping = self.inbox.take(&mut batches);
+            let worked = !batches.is_empty();
+            let frames = self.round(&mut batches, stopping);
+            let proposed = !frames.is_empty();
+            for frame in frames {
+                self.propose(frame).await;
+            }
+            self.checkpoint_when_due();
+            if worked || proposed {
+                // The consensus tasks share this thread.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            if stopping && self.progress.frames_under_way.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            let wake_at = self.clocks.at(lock(&self.cell).shard.poll_timeout());
+            let _ = tokio::time::timeout_at(wake_at, self.inbox.woken()).await;
+        }
+        if !self.has_failed() {
+            if let Err(error) = self.group.checkpoint_now().await {
+                tracing::warn!(dir = %self.dir.display(), %error, "no checkpoint at the end");
+            }
+        }
+        self.group.shutdown().await;
+    }
+
+    fn has_failed(&self) -> bool {
+        self.progress.failed.load(Ordering::Acquire)
+    }
+
+    /// Handles everything that waits; gives the frames to propose.
+    fn round(&mut self, batches: &mut Vec<Batch>, stopping: bool) -> Vec<Bytes> {
+        let now = self.clocks.now();
+        self.check_space(now);
+        let failed = self.has_failed();
+        let full = self.full.load(Ordering::Relaxed);
+        let mut frames = Vec::new();
+        let mut cell = lock(&self.cell);
+        let Cell {
+            shard,
+            bodies: Some(bodies),
+            ledger,
+            workers,
+            ..
+        } = &mut *cell
+        else {
+            return frames;
+        };
+        if failed && !self.told_failure {
+            self.told_failure = true;
+            for (worker, events) in ledger.fail_all() {
+                if let Some(port) = workers.get(&worker) {
+                    port.send(shard.id(), events);
+                }
+            }
+        }
+        for (from, mut requests) in batches.drain(..) {
+            if failed {
+                shard.fail(&mut requests, from);
+                continue;
+            }
+            if full {
+                refuse_publishes(&mut requests, shard.id(), workers.get(&from));
+            }
+            ledger.asked(from, &requests);
+            shard.handle(now, from, &mut requests, bodies);
+            if shard.pending_bytes() >= FRAME_BYTES {
+                frames.extend(shard.take_frame(now));
+            }
+        }
+        if now.monotonic >= shard.poll_timeout() {
+            shard.timeout(now);
+        }
+        cell.tell(now);
+        let under_way = self.progress.frames_under_way.load(Ordering::Acquire) + frames.len();
+        if !failed && (stopping || under_way < SMALL_FRAMES_UNDER_WAY) {
+            // At the end settlements do not wait for company.
+            let linger_over = MonotonicMs(u64::MAX);
+            let at = if stopping {
+                Now {
+                    monotonic: linger_over,
+                    ..now
+                }
+            } else {
+                now
+            };
+            frames.extend(cell.shard.take_frame(at));
+        }
+        frames
+    }
+
+    async fn propose(&self, frame: Bytes) {
+        self.progress
+            .frames_under_way
+            .fetch_add(1, Ordering::AcqRel);
+        let progress = self.progress.clone();
+        let inbox = self.inbox.clone();
+        let done = move |result: Result<_, _>| {
+            progress.frames_under_way.fetch_sub(1, Ordering::AcqRel);
+            if let Err(error) = result {
+                tracing::error!(%error, "a frame was not confirmed: the shard stops");
+                progress.failed.store(true, Ordering::Release);
+            }
+            inbox.wake();
+        };
+        self.group.propose(frame, done).await;
+    }
+
+    fn check_space(&mut self, now: Now) {
+        if now.monotonic < self.next_space_check {
+            return;
+        }
+        self.next_space_check = now.monotonic.after(SPACE_CHECK_MS);
+        let free = match self.disk.free_bytes(&self.dir) {
+            Ok(free) => free,
+            Err(error) => {
+                tracing::warn!(dir = %self.dir.display(), %error, "the room on the disk is not known");
+                return;
+            }
+        };
+        let journal = self.group.journal();
+        if free >= self.low_water_bytes && journal.no_space() {
+            journal.retry_space();
+        }
+        let full = free < self.low_water_bytes || journal.no_space();
+        if full != self.full.swap(full, Ordering::Relaxed) {
+            tracing::warn!(dir = %self.dir.display(), free_bytes = free, full, "room on the disk");
+        }
+    }
+
+    fn checkpoint_when_due(&mut self) {
+        let bytes = self.group.stats().journal.bytes;
+        if bytes < self.checkpoint_at || self.checkpointing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.checkpoint_at = bytes + self.checkpoint_bytes;
+        let (group, running) = (self.group.clone(), self.checkpointing.clone());
+        tokio::spawn(async move {
+            if let Err(error) = group.checkpoint_now().await {
+                tracing::warn!(%error, "no checkpoint was written; the next one is tried later");
+            }
+            running.store(false, Ordering::Release);
+        });
+    }
+}
+
+/// While the disk is nearly full nothing is taken in, but everything that frees room is.
+fn refuse_publishes(
+    requests: &mut Vec<ShardRequest>,
+    shard: ShardId,
+    port: Option<&Arc<dyn WorkerPort>>,
+) {
+    let outcome = PublishOutcome::Refused(ErrorKind::Busy);
+    let mut events = Vec::new();
+    requests.retain(|request| match request {
+        ShardRequest::Publish { sequence, .. } => {
+            if sequence.0 != 0 {
+                events.push(ShardEvent::Published {
+                    first: *sequence,
+                    last: *sequence,
+                    outcome,
+                });
+            }
+            false
+        }
+        _ => true,
+    });
+    if let (Some(port), false) = (port, events.is_empty()) {
+        port.send(shard, events);
+    }
+}
