@@ -78,8 +78,10 @@ fn read_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
     match (name, reader.u8()?) {
         (b"MQTT", 4) => Ok(Version::V311),
         (b"MQTT", 5) => Ok(Version::V5),
-        // [MQTT-3.1.2-2]; MQIsdp is the name that version 3.1 had.
-        (b"MQTT" | b"MQIsdp", level) => Err(DecodeError::UnsupportedVersion { level }),
+        // [MQTT-3.1.2-2]
+        (b"MQTT", level) => Err(DecodeError::UnsupportedVersion { level }),
+        // The name that version 3.1 had, whatever level stands behind it.
+        (b"MQIsdp", _) => Err(DecodeError::UnsupportedVersion { level: 3 }),
         // [MQTT-3.1.2-1]
         _ => Err(DecodeError::ProtocolName),
     }

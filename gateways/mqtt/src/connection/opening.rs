@@ -33,9 +33,8 @@ impl MqttConnection {
     /// spoken, and 5.0. Anything else before CONNECT gets only the close [MQTT-3.1.0-1].
     pub(super) fn on_broken_connect(&mut self, error: &DecodeError) {
         let version = match error {
-            // [MQTT-3.1.2-2], in the form that the peer is likelier to read. Levels 4 and 5 get here
-            // only under the name that version 3.1 had.
-            DecodeError::UnsupportedVersion { level } if *level <= Version::V5.level() => {
+            // [MQTT-3.1.2-2], in the form that the peer is likelier to read.
+            DecodeError::UnsupportedVersion { level } if *level < Version::V5.level() => {
                 Some(Version::V311)
             }
             DecodeError::UnsupportedVersion { .. } => Some(Version::V5),
