@@ -468,7 +468,19 @@ impl Ready {
             client_id: &principal.client_id,
             vhost: question.vhost,
         };
-        kind_fits && self.pattern.matches(named, values)
+        if !kind_fits {
+            return false;
+        }
+        match named {
+            // Asked before messages are handed over unasked: one that a deny is about must not slip
+            // through under an allow of the whole.
+            Named::Filter(filter)
+                if question.action == Action::Receive && self.rule.effect == Effect::Deny =>
+            {
+                self.pattern.overlaps(filter, values)
+            }
+            named => self.pattern.matches(named, values),
+        }
     }
 
     fn holds(&self, question: &Question<'_>) -> bool {

@@ -135,6 +135,21 @@ fn a_deny_inside_an_allowed_wildcard_lets_subscribe_and_stops_delivery() {
 }
 
 #[test]
+fn receive_on_a_whole_filter_is_denied_when_a_deny_is_about_any_part_of_it() {
+    let engine = engine(&[
+        "allow 0 everyone receive topic filter #",
+        "deny 1 user:anna receive topic filter plant/secret/#",
+    ]);
+    let every = TopicFilter::new("#".into()).unwrap();
+    let open = TopicFilter::new("plant/open/#".into()).unwrap();
+    let anna = Asker(&engine, principal("anna", &[]));
+    assert!(!anna.ask(Action::Receive, Resource::Filter(&every)).allowed);
+    assert!(anna.ask(Action::Receive, Resource::Filter(&open)).allowed);
+    let bert = Asker(&engine, principal("bert", &[]));
+    assert!(bert.ask(Action::Receive, Resource::Filter(&every)).allowed);
+}
+
+#[test]
 fn each_kind_of_subject_means_those_it_names() {
     for (subject, user, roles, expected) in [
         ("user:anna", "anna", &[][..], true),

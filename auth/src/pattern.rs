@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use anabranch_core::address::{MANY, ONE, levels};
+use anabranch_core::address::{Address, MANY, ONE, TopicFilter, levels};
 use regex::{Regex, RegexBuilder};
 use smallvec::SmallVec;
 
@@ -169,6 +169,29 @@ impl Pattern {
                     .or_insert_with_key(|text| regex(text, *whole).ok())
                     .as_ref()
                     .is_some_and(|regex| regex.is_match(subject.text()))
+            }
+        }
+    }
+}
+
+impl Pattern {
+    /// Whether some address that `filter` stands for may match: never says no wrongly. What a deny asks
+    /// when everything under a filter is to be allowed at once.
+    pub(crate) fn overlaps(&self, filter: &str, values: Values<'_>) -> bool {
+        match self {
+            Pattern::Filter(own) => {
+                let levels: SmallVec<[&[u8]; 16]> = levels(filter.as_bytes()).collect();
+                meets(own, &levels, values)
+            }
+            Pattern::Literal(template) => {
+                let value = |placeholder| value_of(placeholder, values, true);
+                expand(template, value).is_some_and(|text| {
+                    let text = Address(text.into());
+                    TopicFilter(filter.to_owned().into()).matches(&text)
+                })
+            }
+            Pattern::Prefix(_) | Pattern::Regex(_) | Pattern::Expanding { .. } => {
+                is_wild(filter) || self.matches(Subject::Address(filter), values)
             }
         }
     }
@@ -378,10 +401,69 @@ fn covers(filter: &[Level], flat: &[&[u8]], wild: bool, values: Values<'_>) -> b
         .is_some_and(|rest| rest.iter().all(|level| matches!(level, Level::Many)))
 }
 
+/// Whether two filters have an address in common. Walks the table of both, so its cost is their product.
+fn meets(own: &[Level], filter: &[&[u8]], values: Values<'_>) -> bool {
+    let mut row = vec![false; filter.len() + 1];
+    let mut reached = vec![false; filter.len() + 1];
+    if let Some(first) = reached.first_mut() {
+        *first = true;
+    }
+    for level in own.iter().map(Some).chain([None]) {
+        // Within a row, a `#` of the filter may be passed over as no level.
+        for (place, text) in filter.iter().enumerate() {
+            let here = reached.get(place).copied().unwrap_or_default();
+            let many = *text == MANY || matches!(level, Some(Level::Many));
+            if here
+                && many
+                && let Some(next) = reached.get_mut(place + 1)
+            {
+                *next = true;
+            }
+        }
+        let Some(level) = level else {
+            return reached.last().copied().unwrap_or_default();
+        };
+        row.fill(false);
+        for (place, here) in reached.iter().enumerate() {
+            if !here {
+                continue;
+            }
+            let text = filter.get(place).copied();
+            // The rule's level taken with no level, or with one that the filter's `#` gives.
+            if matches!(level, Level::Many) || text == Some(MANY) {
+                set(&mut row, place);
+            }
+            if text.is_some_and(|text| text == MANY || agrees(level, text, values)) {
+                set(&mut row, place + 1);
+            }
+        }
+        std::mem::swap(&mut row, &mut reached);
+    }
+    false
+}
+
+fn set(row: &mut [bool], place: usize) {
+    if let Some(flag) = row.get_mut(place) {
+        *flag = true;
+    }
+}
+
+/// Whether one level of each can be the same text.
+fn agrees(level: &Level, text: &[u8], values: Values<'_>) -> bool {
+    match level {
+        Level::One | Level::Many => true,
+        Level::Text(template) => {
+            text == ONE
+                || std::str::from_utf8(text).is_ok_and(|text| {
+                    strip(template, Subject::Address(text), values).is_some_and(str::is_empty)
+                })
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_core::address::{Address, TopicFilter};
     use proptest::prelude::*;
 
     fn values() -> Values<'static> {
@@ -453,6 +535,28 @@ mod tests {
         assert!(!prefix.matches(Subject::Filter("+/x"), values()));
         let literal = Pattern::new(MatchKind::Literal, "plant/+").unwrap();
         assert!(!literal.matches(Subject::Filter("plant/+"), values()));
+    }
+
+    #[test]
+    fn filters_without_a_common_address_do_not_overlap() {
+        for (rule, asked, expected) in [
+            ("plant/secret/#", "#", true),
+            ("plant/secret/#", "plant/+/x", true),
+            ("plant/secret/#", "plant/open/#", false),
+            ("a/+", "a/+/b", false),
+            ("#/a", "b/#", true),
+            ("+/b", "a/c", false),
+            ("a", "a/#", true),
+            ("own/${user}", "own/+", true),
+            ("own/${user}", "own/bert", false),
+        ] {
+            let pattern = Pattern::new(MatchKind::Filter, rule).unwrap();
+            assert_eq!(
+                pattern.overlaps(asked, values()),
+                expected,
+                "{rule} and {asked}"
+            );
+        }
     }
 
     #[test]
@@ -548,6 +652,19 @@ mod tests {
                 .matches(&Address::new(text.clone().into()).unwrap());
             if inside && filter(&rule, &asked) {
                 prop_assert!(address(MatchKind::Filter, &rule, &text), "{} covers {} but not {}", rule, asked, text);
+            }
+        }
+
+        #[test]
+        fn filters_overlap_when_they_have_an_address_in_common(rule in flat_filter(), asked in flat_filter(), text in flat_address()) {
+            let inside = TopicFilter::new(asked.clone().into()).unwrap()
+                .matches(&Address::new(text.clone().into()).unwrap());
+            let overlaps = Pattern::new(MatchKind::Filter, &rule).unwrap().overlaps(&asked, values());
+            if inside && address(MatchKind::Filter, &rule, &text) {
+                prop_assert!(overlaps, "{} and {} share {}", rule, asked, text);
+            }
+            if filter(&rule, &asked) {
+                prop_assert!(overlaps, "{} covers {}", rule, asked);
             }
         }
 
