@@ -1,14 +1,25 @@
 //! AMQP 0-9-1 as a pure state machine.
 //!
 //! Owns the bytes (`wire`), the errors a peer can be told (`error`, `reason`), the spelling of addresses
-//! (`address`) and the meaning of properties (`map`). Never touches a socket, a clock or randomness:
-//! time and seeds come in as arguments. Read `wire` first, then `README.md` for what is built and what
-//! is refused.
+//! (`address`), the meaning of properties (`map`) and the connection that ties them together
+//! (`connection`). Never touches a socket, a clock or randomness: time and seeds come in as arguments.
+//! Read `gateway` first, then `connection`; `README.md` says what is built and what is refused.
 
 pub mod address;
+mod arguments;
+mod channel;
+mod config;
+mod confirm;
+mod connection;
 pub mod error;
+mod gateway;
 pub mod map;
+pub mod names;
 pub mod reason;
+mod token;
+mod unacked;
 pub mod wire;
 
+pub use config::{AmqpConfig, ConfigError};
+pub use gateway::AmqpGateway;
 pub use wire::fuzz::fuzz_decode;

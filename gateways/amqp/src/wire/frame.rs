@@ -64,6 +64,17 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
+    /// A frame whose payload was kept before.
+    pub fn of_kept(kind: FrameKind, channel: u16, payload: &'a Bytes) -> Self {
+        Self {
+            kind,
+            channel,
+            source: payload,
+            start: 0,
+            end: payload.len(),
+        }
+    }
+
     /// The payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {

@@ -1,0 +1,511 @@
+//! Consumers, deliveries and acknowledgements, and the small methods of class basic, channel and others.
+//!
+//! Owns delivery tags, prefetch (per consumer by core's credit, per channel by holding back here) and
+//! the encoding of what is delivered. A message that came in by AMQP leaves with its original property
+//! bytes; any other is converted by `map`.
+
+use std::sync::Arc;
+
+use anabranch_core::gateway::{Command, Consume, Delivery, Outcome};
+use anabranch_core::id::{ConsumerTag, UnixMs};
+use anabranch_core::message::Message;
+use bytes::Bytes;
+
+use super::{AmqpConnection, Cx};
+use crate::address;
+use crate::arguments;
+use crate::channel::{Channel, Consumer, State, Then};
+use crate::confirm::Confirms;
+use crate::error::{AmqpError, ReplyCode};
+use crate::map;
+use crate::unacked::Unsettled;
+use crate::wire::batch::Batch;
+use crate::wire::field::ShortStr;
+use crate::wire::method::{
+    AccessRequestOk, BasicCancel, BasicCancelOk, BasicConsume, BasicDeliver, BasicGet, BasicQos,
+    BasicQosOk, BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, Wire,
+};
+
+/// Queues whose `basic.get` tags a channel remembers.
+const GET_QUEUES_MAX: usize = 256;
+/// What core takes for "no limit".
+const NO_LIMIT: u32 = u32::MAX;
+
+fn credit_of(prefetch: u16) -> u32 {
+    if prefetch == 0 {
+        NO_LIMIT
+    } else {
+        prefetch.into()
+    }
+}
+
+fn not_implemented(text: &'static str) -> AmqpError {
+    AmqpError::connection(ReplyCode::NOT_IMPLEMENTED, text)
+}
+
+/// Writes the routing key a message is delivered with.
+pub(super) fn routing_key(message: &Message, key: &mut Vec<u8>) {
+    key.clear();
+    if message.origin_key.is_empty() || message.origin != map::ORIGIN {
+        address::address_to_key(&message.address.0, key);
+        address::cut_key(key);
+    } else {
+        key.extend_from_slice(&message.origin_key);
+    }
+}
+
+impl AmqpConnection {
+    pub(super) fn consume_method(
+        &mut self,
+        number: u16,
+        method: Method<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AmqpError> {
+        match method {
+            Method::BasicQos(qos) => self.qos(number, qos, cx),
+            Method::BasicConsume(consume) => self.consume(number, consume, cx),
+            Method::BasicCancel(cancel) => self.cancel(number, cancel, cx),
+            Method::BasicGet(get) => self.get(number, get, cx),
+            Method::BasicRecover(recover) => {
+                self.recover(number, recover.requeue, cx)?;
+                cx.out.send.method(number, &BasicRecoverOk {});
+                Ok(())
+            }
+            Method::BasicRecoverAsync(recover) => self.recover(number, recover.requeue, cx),
+            Method::ConfirmSelect(select) => {
+                if let Some(channel) = self.channel_mut(number) {
+                    let published = channel.published;
+                    channel
+                        .confirms
+                        .get_or_insert_with(|| Confirms::new(published));
+                }
+                if !select.nowait {
+                    cx.out.send.method(number, &ConfirmSelectOk {});
+                }
+                Ok(())
+            }
+            Method::ChannelFlow(flow) if flow.active => {
+                cx.out.send.method(number, &ChannelFlowOk { active: true });
+                Ok(())
+            }
+            Method::ChannelFlow(_) => Err(not_implemented("channel.flow with active=false")),
+            Method::AccessRequest(_) => {
+                cx.out.send.method(number, &AccessRequestOk { ticket: 1 });
+                Ok(())
+            }
+            Method::TxSelect(_) | Method::TxCommit(_) | Method::TxRollback(_) => {
+                Err(not_implemented("transactions are not supported"))
+            }
+            _ => Err(AmqpError::connection(
+                ReplyCode::COMMAND_INVALID,
+                "method is not for this peer to send",
+            )),
+        }
+    }
+
+    fn qos(&mut self, number: u16, qos: BasicQos, cx: &mut Cx<'_>) -> Result<(), AmqpError> {
+        if qos.prefetch_size != 0 {
+            return Err(not_implemented("prefetch_size != 0"));
+        }
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        if qos.global {
+            channel.window = qos.prefetch_count;
+            // Nobody may hold more than the window has room for; what several hold together is limited
+            // by holding back here.
+            let window = credit_of(qos.prefetch_count);
+            let consumers: Vec<ConsumerTag> = channel.consumers.values().copied().collect();
+            for consumer in consumers {
+                let Some(known) = self.consumers.get(&consumer).filter(|known| !known.no_ack)
+                else {
+                    continue;
+                };
+                let credit = known.credit.min(window);
+                cx.out
+                    .commands
+                    .push(Command::SetCredit { consumer, credit });
+            }
+            self.send_held(number, cx);
+        } else {
+            channel.prefetch = qos.prefetch_count;
+        }
+        cx.out.send.method(number, &BasicQosOk {});
+        Ok(())
+    }
+
+    fn consume(
+        &mut self,
+        number: u16,
+        consume: BasicConsume<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AmqpError> {
+        let stream = self.queue_name(number, consume.queue)?;
+        let priority = arguments::consumer_priority(consume.arguments)?;
+        let tag = match consume.consumer_tag.as_bytes() {
+            b"" => Bytes::copy_from_slice(self.names.make("amq.ctag-").as_bytes()),
+            tag => Bytes::copy_from_slice(tag),
+        };
+        let consumer = self.next_consumer();
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        if channel.consumers.contains_key(&tag) {
+            return Err(AmqpError::connection(
+                ReplyCode::NOT_ALLOWED,
+                format!(
+                    "attempt to reuse consumer tag '{}'",
+                    String::from_utf8_lossy(&tag)
+                ),
+            ));
+        }
+        channel.consumers.insert(tag.clone(), consumer);
+        let credit = if consume.no_ack {
+            NO_LIMIT
+        } else {
+            credit_of(channel.prefetch)
+        };
+        let window = if consume.no_ack {
+            NO_LIMIT
+        } else {
+            credit_of(channel.window)
+        };
+        let of = channel.life;
+        let known = Consumer {
+            of,
+            tag,
+            no_ack: consume.no_ack,
+            credit,
+            detaching: false,
+        };
+        self.consumers.insert(consumer, known);
+        let attach = Consume {
+            consumer,
+            stream,
+            exclusive: consume.exclusive,
+            presettled: consume.no_ack,
+            credit: credit.min(window),
+            priority,
+            no_local: consume.no_local,
+        };
+        let then = Then::Consuming {
+            consumer,
+            nowait: consume.nowait,
+        };
+        self.ask_for(number, BasicConsume::ID, then, cx, |token| {
+            Command::Consume {
+                token,
+                consume: attach,
+            }
+        });
+        Ok(())
+    }
+
+    fn next_consumer(&mut self) -> ConsumerTag {
+        self.last_consumer = self.last_consumer.wrapping_add(1);
+        ConsumerTag(self.last_consumer)
+    }
+
+    fn cancel(
+        &mut self,
+        number: u16,
+        cancel: BasicCancel<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AmqpError> {
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        match channel
+            .consumers
+            .get_key_value(cancel.consumer_tag.as_bytes())
+        {
+            Some((tag, &consumer)) => {
+                let then = Then::Cancelled {
+                    consumer,
+                    tag: tag.clone(),
+                    nowait: cancel.nowait,
+                };
+                self.ask_for(number, BasicCancel::ID, then, cx, |token| Command::Cancel {
+                    token,
+                    consumer,
+                });
+            }
+            // Cancelling what is not there is done already.
+            None if !cancel.nowait => {
+                cx.out.send.method(
+                    number,
+                    &BasicCancelOk {
+                        consumer_tag: cancel.consumer_tag,
+                    },
+                );
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, number: u16, get: BasicGet<'_>, cx: &mut Cx<'_>) -> Result<(), AmqpError> {
+        let stream = self.queue_name(number, get.queue)?;
+        let new = self.next_consumer();
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        if channel.gets.len() >= GET_QUEUES_MAX {
+            channel.gets.clear();
+        }
+        // A tag stands for one stream, so that offsets of two queues are never joined.
+        let consumer = *channel.gets.entry(stream.clone()).or_insert(new);
+        let then = Then::Got {
+            consumer,
+            no_ack: get.no_ack,
+        };
+        self.ask_for(number, BasicGet::ID, then, cx, |token| Command::Get {
+            token,
+            stream,
+            consumer,
+            presettled: get.no_ack,
+        });
+        Ok(())
+    }
+
+    /// Gives back everything unacknowledged on the channel.
+    fn recover(&mut self, number: u16, requeue: bool, cx: &mut Cx<'_>) -> Result<(), AmqpError> {
+        if !requeue {
+            return Err(not_implemented("basic.recover with requeue=false"));
+        }
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        let mut unacked = std::mem::take(&mut channel.unacked);
+        channel.in_window = 0;
+        let held = std::mem::take(&mut channel.held);
+        unacked.take_all(|entry| {
+            self.settles.add(
+                entry.consumer,
+                entry.offset,
+                Outcome::Released,
+                &mut cx.out.commands,
+            );
+        });
+        for delivery in held {
+            self.settles.add(
+                delivery.consumer,
+                delivery.offset,
+                Outcome::Released,
+                &mut cx.out.commands,
+            );
+        }
+        Ok(())
+    }
+
+    /// `basic.ack`, `basic.nack` and `basic.reject`.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        number: u16,
+        tag: u64,
+        multiple: bool,
+        outcome: Outcome,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AmqpError> {
+        let Some(channel) = self
+            .channels
+            .get_mut(usize::from(number))
+            .and_then(|slot| slot.as_deref_mut())
+        else {
+            return Ok(());
+        };
+        let (settles, commands) = (&mut self.settles, &mut cx.out.commands);
+        let mut counted = 0;
+        let mut settle = |entry: Unsettled| {
+            counted += u32::from(!entry.got);
+            settles.add(entry.consumer, entry.offset, outcome, commands);
+        };
+        let found = match (tag, multiple) {
+            // AMQP 0-9-1, basic.ack: 0 with multiple is everything, which may be nothing.
+            (0, true) => {
+                channel.unacked.take_all(settle);
+                true
+            }
+            (tag, true) => channel.unacked.take_up_to(tag, settle),
+            (tag, false) => channel.unacked.take(tag).map(&mut settle).is_some(),
+        };
+        channel.in_window -= counted.min(channel.in_window);
+        if !found {
+            return Err(AmqpError::channel(
+                ReplyCode::PRECONDITION_FAILED,
+                format!("unknown delivery tag {tag}"),
+            ));
+        }
+        if !channel.held.is_empty() {
+            self.send_held(number, cx);
+        }
+        Ok(())
+    }
+
+    /// A delivery from core.
+    #[inline]
+    pub(super) fn deliver(&mut self, delivery: Delivery, cx: &mut Cx<'_>) {
+        let Some(consumer) = self.consumers.get(&delivery.consumer) else {
+            return;
+        };
+        let channel = self
+            .channels
+            .get_mut(usize::from(consumer.of.channel))
+            .and_then(|slot| slot.as_deref_mut());
+        let channel =
+            channel.filter(|channel| channel.life == consumer.of && channel.state == State::Open);
+        let Some(channel) =
+            channel.filter(|_| !consumer.detaching && self.phase == super::Phase::Running)
+        else {
+            // Sent off before it was detached: nobody will acknowledge it.
+            if !consumer.no_ack {
+                self.settles.add(
+                    delivery.consumer,
+                    delivery.offset,
+                    Outcome::Released,
+                    &mut cx.out.commands,
+                );
+            }
+            return;
+        };
+        if consumer.no_ack {
+            channel.delivered += 1;
+        } else if channel.window > 0
+            && (channel.in_window >= channel.window.into() || !channel.held.is_empty())
+        {
+            channel.held.push_back(delivery);
+            return;
+        } else {
+            hand_out(channel, &delivery, false);
+        }
+        let deliver = Sending {
+            consumer_tag: &consumer.tag,
+            codecs: &self.codecs,
+            key: &mut self.key,
+        };
+        deliver.send(channel, &delivery, self.frame_bytes_max, cx);
+    }
+
+    /// Sends what the channel's window held back, as far as it has room now.
+    fn send_held(&mut self, number: u16, cx: &mut Cx<'_>) {
+        let Some(channel) = self
+            .channels
+            .get_mut(usize::from(number))
+            .and_then(|slot| slot.as_deref_mut())
+        else {
+            return;
+        };
+        while channel.window == 0 || channel.in_window < channel.window.into() {
+            let Some(delivery) = channel.held.pop_front() else {
+                return;
+            };
+            let Some(consumer) = self.consumers.get(&delivery.consumer) else {
+                self.settles.add(
+                    delivery.consumer,
+                    delivery.offset,
+                    Outcome::Released,
+                    &mut cx.out.commands,
+                );
+                continue;
+            };
+            hand_out(channel, &delivery, false);
+            let deliver = Sending {
+                consumer_tag: &consumer.tag,
+                codecs: &self.codecs,
+                key: &mut self.key,
+            };
+            deliver.send(channel, &delivery, self.frame_bytes_max, cx);
+        }
+    }
+
+    /// Gives back what is held back for a consumer that ends.
+    pub(super) fn release_held(&mut self, number: u16, consumer: ConsumerTag, cx: &mut Cx<'_>) {
+        let Some(channel) = self
+            .channels
+            .get_mut(usize::from(number))
+            .and_then(|slot| slot.as_deref_mut())
+        else {
+            return;
+        };
+        channel.held.retain(|delivery| {
+            let stays = delivery.consumer != consumer;
+            if !stays {
+                self.settles.add(
+                    consumer,
+                    delivery.offset,
+                    Outcome::Released,
+                    &mut cx.out.commands,
+                );
+            }
+            stays
+        });
+    }
+
+    /// Raw properties of a message for this protocol.
+    pub(super) fn properties(&self, message: &Message, now: UnixMs) -> Bytes {
+        properties(&self.codecs, message, now)
+    }
+}
+
+/// Gives a delivery its tag, and remembers it until it is acknowledged.
+pub(super) fn hand_out(channel: &mut Channel, delivery: &Delivery, got: bool) {
+    channel.delivered += 1;
+    if !got {
+        channel.in_window += 1;
+    }
+    channel.unacked.push(Unsettled {
+        tag: channel.delivered,
+        consumer: delivery.consumer,
+        offset: delivery.offset,
+        got,
+    });
+}
+
+fn properties(
+    codecs: &anabranch_core::properties::Codecs,
+    message: &Message,
+    now: UnixMs,
+) -> Bytes {
+    if message.origin == map::ORIGIN {
+        message.properties.clone()
+    } else {
+        map::from_neutral(&codecs.neutral(message), message, now)
+    }
+}
+
+/// What sending a delivery borrows of the connection.
+struct Sending<'c> {
+    consumer_tag: &'c Bytes,
+    codecs: &'c anabranch_core::properties::Codecs,
+    key: &'c mut Vec<u8>,
+}
+
+impl Sending<'_> {
+    #[inline]
+    fn send(self, channel: &Channel, delivery: &Delivery, frame_bytes_max: u32, cx: &mut Cx<'_>) {
+        let message: &Arc<Message> = &delivery.message;
+        routing_key(message, self.key);
+        let number = channel.life.channel;
+        cx.out.send.method(
+            number,
+            &BasicDeliver {
+                consumer_tag: ShortStr::cut(self.consumer_tag),
+                delivery_tag: channel.delivered,
+                redelivered: delivery.attempt > 1,
+                exchange: ShortStr::cut(&message.exchange),
+                routing_key: ShortStr::cut(self.key),
+            },
+        );
+        if message.origin == map::ORIGIN {
+            cx.out
+                .send
+                .content(number, &message.properties, &message.body, frame_bytes_max);
+        } else {
+            let properties = properties(self.codecs, message, cx.now.unix);
+            cx.out
+                .send
+                .content(number, &properties, &message.body, frame_bytes_max);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `basic.publish` and its content: from three or more frames to one message.
+//!
+//! Owns the order of method, content header and body (AMQP 0-9-1 section 4.2.6) and the limit on bodies.
+//! The hot path copies nothing: properties and a body in one frame are slices of the read buffer.
+
+use std::sync::Arc;
+
+use anabranch_core::gateway::Command;
+use anabranch_core::message::Message;
+use bytes::{Bytes, BytesMut};
+
+use super::topology::bad_key;
+use super::{AmqpConnection, Cx};
+use crate::channel::{Content, Header, State};
+use crate::error::{AmqpError, ReplyCode};
+use crate::map;
+use crate::token;
+use crate::wire::frame::Frame;
+use crate::wire::method::{BasicPublish, Wire};
+use crate::wire::properties::{CONTENT_HEADER_BYTES, ContentHeader};
+
+/// Memory set aside at once for a body in more than one frame, in bytes: a client that only announces
+/// a large body costs no more.
+const BODY_RESERVE_BYTES_MAX: usize = 1 << 20;
+
+impl AmqpConnection {
+    #[inline]
+    pub(super) fn publish<'f>(
+        &mut self,
+        number: u16,
+        publish: BasicPublish<'f>,
+        frame: &Frame<'f>,
+    ) -> Result<(), AmqpError> {
+        if publish.immediate {
+            return Err(AmqpError::connection(
+                ReplyCode::NOT_IMPLEMENTED,
+                "immediate=true",
+            ));
+        }
+        let key = publish.routing_key.as_bytes();
+        let converted = self
+            .keys
+            .convert(key, || frame.keep_part(key))
+            .map_err(bad_key)?;
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        let name = publish.exchange.as_bytes();
+        if channel.exchange.0 != name {
+            if std::str::from_utf8(name).is_err() {
+                return Err(no_exchange(name, &self.vhost));
+            }
+            channel.exchange = (Bytes::copy_from_slice(name), channel.published + 1);
+        }
+        channel.content = Some(Content {
+            exchange: channel.exchange.0.clone(),
+            address: converted.address,
+            origin_key: converted.origin_key,
+            mandatory: publish.mandatory,
+            header: None,
+        });
+        Ok(())
+    }
+
+    pub(super) fn content_header(
+        &mut self,
+        number: u16,
+        frame: &Frame<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AmqpError> {
+        let body_bytes_max = self.config.body_bytes_max;
+        let slot = self.channels.get_mut(usize::from(number));
+        let Some(channel) = slot.and_then(|slot| slot.as_deref_mut()) else {
+            return Ok(());
+        };
+        let Some(content) = channel
+            .content
+            .as_mut()
+            .filter(|content| content.header.is_none())
+        else {
+            return Err(unexpected(
+                "content header without a method that has content",
+            ));
+        };
+        let header = ContentHeader::decode(frame.payload())?;
+        if header.body_bytes > body_bytes_max {
+            return Err(AmqpError::channel(
+                ReplyCode::PRECONDITION_FAILED,
+                format!(
+                    "message size {} is larger than the maximum of {body_bytes_max}",
+                    header.body_bytes
+                ),
+            )
+            .by(BasicPublish::ID));
+        }
+        let properties = frame.keep(CONTENT_HEADER_BYTES);
+        let facts = map::publish_facts(&properties, &self.user)
+            .map_err(|error| super::at(error, BasicPublish::ID))?;
+        content.header = Some(Header {
+            properties,
+            facts,
+            missing_bytes: header.body_bytes,
+            body: BytesMut::new(),
+        });
+        if header.body_bytes == 0 {
+            self.published(number, Bytes::new(), cx);
+        }
+        Ok(())
+    }
+
+    pub(super) fn content_body(
+        &mut self,
+        number: u16,
+        frame: &Frame<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), AmqpError> {
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
+        let Some(header) = channel
+            .content
+            .as_mut()
+            .and_then(|content| content.header.as_mut())
+        else {
+            return Err(unexpected("body without a content header"));
+        };
+        let part = frame.payload();
+        let Some(missing) = header.missing_bytes.checked_sub(part.len() as u64) else {
+            return Err(AmqpError::connection(
+                ReplyCode::FRAME_ERROR,
+                "body is longer than its content header said",
+            )
+            .by(BasicPublish::ID));
+        };
+        if missing == 0 && header.body.is_empty() {
+            self.published(number, frame.keep(0), cx);
+            return Ok(());
+        }
+        if header.body.is_empty() {
+            header
+                .body
+                .reserve((header.missing_bytes as usize).min(BODY_RESERVE_BYTES_MAX));
+        }
+        header.missing_bytes = missing;
+        header.body.extend_from_slice(part);
+        if missing == 0 {
+            let body = std::mem::take(&mut header.body).freeze();
+            self.published(number, body, cx);
+        }
+        Ok(())
+    }
+
+    /// A message is complete.
+    fn published(&mut self, number: u16, body: Bytes, cx: &mut Cx<'_>) {
+        let publisher = self.seat.id;
+        let Some(channel) = self
+            .channel_mut(number)
+            .filter(|channel| channel.state == State::Open)
+        else {
+            return;
+        };
+        let Some(Content {
+            exchange,
+            address,
+            origin_key,
+            mandatory,
+            header: Some(header),
+        }) = channel.content.take()
+        else {
+            return;
+        };
+        channel.published += 1;
+        let facts = header.facts;
+        let message = Message {
+            exchange,
+            address,
+            origin_key,
+            origin: map::ORIGIN,
+            properties: header.properties,
+            body,
+            quality: facts.quality,
+            retain: facts.retain,
+            priority: facts.priority,
+            published: cx.now.unix,
+            expires: facts.time_to_live_ms.map(|ms| cx.now.unix.after(ms)),
+            publisher,
+        };
+        let token = token::publish(channel.life, channel.published);
+        cx.out.commands.push(Command::Publish {
+            token,
+            mandatory,
+            message: Arc::new(message),
+        });
+    }
+}
+
+fn unexpected(text: &'static str) -> AmqpError {
+    AmqpError::connection(ReplyCode::UNEXPECTED_FRAME, text)
+}
+
+/// The error for publishing to an exchange that is not there.
+pub(super) fn no_exchange(name: &[u8], vhost: &str) -> AmqpError {
+    let name = String::from_utf8_lossy(name);
+    AmqpError::channel(
+        ReplyCode::NOT_FOUND,
+        format!("no exchange '{name}' in vhost '{vhost}'"),
+    )
+    .by(BasicPublish::ID)
+}
