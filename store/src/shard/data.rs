@@ -368,10 +368,10 @@ impl Actor {
             let wake_at = self.clocks.at(lock(&self.cell).shard.poll_timeout());
             let _ = tokio::time::timeout_at(wake_at, self.inbox.woken()).await;
         }
-        if !self.has_failed() {
-            if let Err(error) = self.group.checkpoint_now().await {
-                tracing::warn!(dir = %self.dir.display(), %error, "no checkpoint at the end");
-            }
+        if !self.has_failed()
+            && let Err(error) = self.group.checkpoint_now().await
+        {
+            tracing::warn!(dir = %self.dir.display(), %error, "no checkpoint at the end");
         }
         self.group.shutdown().await;
     }
