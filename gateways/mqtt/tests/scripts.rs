@@ -48,7 +48,7 @@ fn verb(line: &str) -> &str {
 /// Whether two lines in a row are one input. Answers to questions are not: the next question
 /// follows from the answer.
 fn together(first: &str, line: &str) -> bool {
-    let published = |line: &str| line.starts_with("! published") || line.starts_with("! probed");
+    let published = |line: &str| line.starts_with("! published");
     verb(first) == verb(line)
         && match verb(line) {
             ">" | "*" => true,

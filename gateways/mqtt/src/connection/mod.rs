@@ -36,7 +36,6 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::reason;
 
-use publishing::Probe;
 use subscribing::Wanted;
 
 /// What the session's deliveries are called; a connection has one session.
@@ -45,9 +44,8 @@ const SESSION: ConsumerTag = ConsumerTag(0);
 /// SUBSCRIBEs and UNSUBSCRIBEs that may wait for their answers.
 const ASKS_MAX: usize = 256;
 
-/// Tokens of questions, of QoS 0 probes and of QoS 1 publishes never meet.
+/// Tokens of questions never meet those of QoS 1 publishes, which count from 1.
 const ASK_BASE: u64 = 1 << 62;
-const PROBE_BASE: u64 = 1 << 61;
 
 /// What all connections of the gateway share.
 pub(crate) struct Shared {
@@ -151,7 +149,6 @@ pub(crate) struct MqttConnection {
     last_ask: u64,
     inbound: Inbound,
     outbound: Outbound,
-    probe: Probe,
     /// Properties of a message of another origin are written here first.
     scratch: BytesMut,
     counts: Counts,
@@ -191,7 +188,6 @@ impl MqttConnection {
             last_ask: ASK_BASE,
             inbound: Inbound::new(),
             outbound: Outbound::default(),
-            probe: Probe::new(),
             scratch: BytesMut::new(),
             counts: Counts::default(),
         }

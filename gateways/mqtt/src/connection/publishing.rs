@@ -1,19 +1,18 @@
 //! Messages from the client: PUBLISH in, PUBACK out.
 //!
 //! A QoS 1 message is acknowledged when the broker has finished it, never before. What is not
-//! built (QoS 2, retain, topic alias) is refused by its own code. A QoS 0 message needs no answer
-//! to give the client; one is asked for now and then all the same, so that a client whose
-//! messages are refused is told (see [`Probe`]).
+//! built (QoS 2, retain, topic alias) is refused by its own code. A QoS 0 message asks for no
+//! answer; it gets one, of no token, only when it is refused, so that the client can be told.
 
 use std::sync::Arc;
 
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::{Command, Outputs, PublishOutcome};
-use anabranch_core::id::{MonotonicMs, Now, Token};
+use anabranch_core::id::{Now, Token};
 use anabranch_core::message::{Message, Quality};
 use bytes::Bytes;
 
-use super::{Fault, MqttConnection, PROBE_BASE};
+use super::{Fault, MqttConnection};
 use crate::address::to_address;
 use crate::codec::{Ack, PacketType, Publish, QoS, ReasonCode};
 use crate::map::{ORIGIN, STREAM_TOPIC_ROOT};
@@ -21,44 +20,6 @@ use crate::reason;
 
 /// QoS 1 publishes of a 3.1.1 client that may be unfinished; that version has no receive maximum.
 const UNFINISHED_MAX_V3: usize = 65_535;
-
-/// How long the answer to a QoS 0 message speaks for the next ones to the same topic.
-const PROBE_MS: u64 = 1000;
-
-/// Chooses the QoS 0 messages whose fate is asked for: one to each topic that differs from the
-/// one before, and at least one a second. An answer costs more than the message, and a refusal
-/// concerns a topic rather than a message.
-pub(super) struct Probe {
-    topic: Vec<u8>,
-    due: MonotonicMs,
-    last: u64,
-}
-
-impl Probe {
-    pub(super) const fn new() -> Probe {
-        Probe {
-            topic: Vec::new(),
-            due: MonotonicMs(0),
-            last: PROBE_BASE,
-        }
-    }
-
-    #[inline]
-    fn token(&mut self, now: Now, topic: &[u8]) -> Token {
-        if self.topic == topic && now.monotonic < self.due {
-            return Token::NONE;
-        }
-        self.topic.clear();
-        self.topic.extend_from_slice(topic);
-        self.due = now.monotonic.after(PROBE_MS);
-        self.last += 1;
-        Token(self.last)
-    }
-
-    const fn is_of(token: Token) -> bool {
-        token.0 > PROBE_BASE && token.0 < super::ASK_BASE
-    }
-}
 
 impl MqttConnection {
     #[inline]
@@ -71,7 +32,7 @@ impl MqttConnection {
         self.check_publish(&publish)?;
         self.counts.published += 1;
         let (token, quality) = match publish.qos {
-            QoS::AtMostOnce => (self.probe.token(now, &publish.topic), Quality::AtMostOnce),
+            QoS::AtMostOnce => (Token::NONE, Quality::AtMostOnce),
             QoS::AtLeastOnce | QoS::ExactlyOnce => {
                 (self.inbound.enter(publish.packet_id), Quality::AtLeastOnce)
             }
@@ -150,7 +111,7 @@ impl MqttConnection {
 
     /// A topic that stands for a stream of the vhost: replies to one are not built.
     fn refuse_stream_topic(&mut self, token: Token, out: &mut Outputs) -> Result<(), Fault> {
-        if self.is_v5() && self.inbound_has(token) {
+        if self.is_v5() && token != Token::NONE {
             self.inbound
                 .finish(token, token, ReasonCode::TOPIC_NAME_INVALID);
             self.acknowledge(out);
@@ -162,10 +123,6 @@ impl MqttConnection {
         ))
     }
 
-    const fn inbound_has(&self, token: Token) -> bool {
-        token.0 != Token::NONE.0 && token.0 < PROBE_BASE
-    }
-
     /// Publishes were finished; PUBACKs leave by [`MqttConnection::acknowledge`].
     #[inline]
     pub(super) fn on_published(
@@ -175,19 +132,23 @@ impl MqttConnection {
         outcome: PublishOutcome,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
-        let is_probe = Probe::is_of(first);
         let reason = match outcome {
             PublishOutcome::Routed => ReasonCode::SUCCESS,
             PublishOutcome::Unroutable => ReasonCode::NO_MATCHING_SUBSCRIBERS,
-            PublishOutcome::Refused(kind) if is_probe && is_overload(kind) => {
-                // At most once: an overloaded broker may drop it.
-                self.counts.dropped += 1;
-                return Ok(());
-            }
             PublishOutcome::Refused(kind) => {
                 let row = reason::row(kind);
+                // A QoS 0 message was refused, perhaps with others behind it. An overloaded broker
+                // may drop it.
+                let at_most_once = first == Token::NONE;
+                if at_most_once && is_overload(kind) {
+                    self.counts.dropped += 1;
+                    if last == Token::NONE {
+                        return Ok(());
+                    }
+                }
+                let closes = !self.is_v5() || (at_most_once && !is_overload(kind));
                 match row.puback {
-                    Some(reason) if self.is_v5() && !is_probe => reason,
+                    Some(reason) if !closes => reason,
                     _ => {
                         // What went before is acknowledged before the connection ends.
                         self.acknowledge(out);
@@ -197,9 +158,7 @@ impl MqttConnection {
                 }
             }
         };
-        if !is_probe {
-            self.inbound.finish(first, last, reason);
-        }
+        self.inbound.finish(first, last, reason);
         Ok(())
     }
 
@@ -230,27 +189,4 @@ fn is_stream_topic(topic: &[u8]) -> bool {
     topic
         .strip_prefix(STREAM_TOPIC_ROOT.as_bytes())
         .is_some_and(|rest| rest.first() == Some(&b'/'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use anabranch_core::id::UnixMs;
-
-    fn at(ms: u64) -> Now {
-        Now {
-            monotonic: MonotonicMs(ms),
-            unix: UnixMs(ms),
-        }
-    }
-
-    #[test]
-    fn a_topics_fate_is_asked_for_once_a_second() {
-        let mut probe = Probe::new();
-        assert!(Probe::is_of(probe.token(at(5), b"a")));
-        assert_eq!(probe.token(at(6), b"a"), Token::NONE);
-        assert!(Probe::is_of(probe.token(at(7), b"b")));
-        assert_eq!(probe.token(at(1006), b"b"), Token::NONE);
-        assert!(Probe::is_of(probe.token(at(1007), b"b")));
-    }
 }

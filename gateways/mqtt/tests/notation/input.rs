@@ -200,13 +200,12 @@ pub fn answer(line: &str, asked: &mut Vec<Token>) -> Answer {
     let words = Words::new(line);
     let rest = || words.from(1).iter();
     let result = match words.at(0) {
-        "published" | "probed" => {
+        "published" => {
             let (first, last) = words
                 .at(1)
                 .split_once("..")
                 .unwrap_or((words.at(1), words.at(1)));
-            let base = if words.at(0) == "probed" { 1 << 61 } else { 0 };
-            let token = |text: &str| Token(base + text.parse::<u64>().expect("a token"));
+            let token = |text: &str| Token(text.parse().expect("a token"));
             return Answer::Published {
                 first: token(first),
                 last: token(last),

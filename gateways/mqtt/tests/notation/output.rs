@@ -170,7 +170,6 @@ pub fn command_lines(command: &Command) -> Vec<String> {
         } => {
             let token = match token.0 {
                 0 => "-".to_owned(),
-                probe if probe > 1 << 61 => format!("probe {}", probe - (1 << 61)),
                 token => token.to_string(),
             };
             format!("publish {token} {}", message(published))
