@@ -18,13 +18,14 @@ use anabranch_core::worker::{HostAnswer, Mail, Outgoing, Worker};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Events, Poll, Token};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use crate::call::Calling;
 use crate::clock::Clock;
 use crate::driver::Host;
 use crate::farewell::Farewell;
@@ -82,6 +83,8 @@ pub(crate) struct Desk {
     pub(crate) to_write: Vec<usize>,
     /// Connections whose held mail may be taken again.
     pub(crate) to_serve: Vec<ConnectionId>,
+    /// Connections without a socket, for one command each.
+    pub(crate) calls: HashMap<ConnectionId, Calling>,
     pub(crate) farewell: Farewell,
     /// Set at shutdown: when the thread ends at the latest.
     pub(crate) drain_until: Option<MonotonicMs>,
@@ -168,6 +171,7 @@ impl Desk {
                 }
                 done(index.is_some());
             }
+            Letter::Call(call) => self.call(*call),
             Letter::Rows(done) => done(self.slots.iter().map(Slot::row).collect()),
             Letter::Inspect(look) => look(&self.worker),
             Letter::Shutdown => {
@@ -310,6 +314,7 @@ impl Desk {
     }
 
     fn send_outgoing(&mut self) {
+        let mut answers = Vec::new();
         for outgoing in self.worker.outgoing() {
             match outgoing {
                 Outgoing::Requests { to, requests } => match self.around.shard(to) {
@@ -321,6 +326,10 @@ impl Desk {
                     None => tracing::error!(worker = %to, "no way to this worker; events are lost"),
                 },
                 Outgoing::Verify { ask, login } => {
+                    if let Some(calling) = self.calls.get(&login.connection) {
+                        answers.push(calling.logged_in(ask));
+                        continue;
+                    }
                     let mailbox = self.mailbox.clone();
                     let done = move |result| {
                         mailbox.send(Letter::Answer(HostAnswer::Verified { ask, result }));
@@ -337,6 +346,9 @@ impl Desk {
                         .propose(command, self.now.unix, Box::new(done));
                 }
             }
+        }
+        for answer in answers {
+            self.worker.host_answer(self.now, answer);
         }
     }
 

@@ -12,14 +12,15 @@ use anabranch_core::id::{ConnectionId, ShardId, WorkerId};
 use anabranch_core::port::{MetaPort, ShardPort, WorkerPort};
 use anabranch_core::worker::{LoginRequest, Mail, Verified, Worker, WorkerSetup};
 use mio::{Poll, Waker};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use crate::call::Call;
 use crate::clock::Clock;
 use crate::desk::{BELL, Desk, Surroundings};
 use crate::farewell::Farewell;
@@ -191,6 +192,7 @@ impl Crew {
             stopping: Arc::new(AtomicBool::new(false)),
             bell,
             threads: Mutex::new(Vec::new()),
+            next_call: AtomicUsize::new(0),
         };
         for ((poll, setup), number) in self.polls.into_iter().zip(setup.workers).zip(0..) {
             let mailbox = driver.mailboxes[usize::from(number)].clone();
@@ -214,6 +216,7 @@ impl Crew {
                     to_read: VecDeque::new(),
                     to_write: Vec::new(),
                     to_serve: Vec::new(),
+                    calls: HashMap::new(),
                     farewell: Farewell::default(),
                     drain_until: None,
                     received_bytes: 0,
@@ -249,6 +252,8 @@ pub struct Driver {
     stopping: Arc<AtomicBool>,
     bell: Waker,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Whose turn it is to carry out a call.
+    next_call: AtomicUsize,
 }
 
 impl Driver {
@@ -307,6 +312,12 @@ impl Driver {
                 gathering.add(vec![look(worker)]);
             })));
         }
+    }
+
+    /// Carries out a call on one of the workers.
+    pub fn call(&self, call: Call) {
+        let turn = self.next_call.fetch_add(1, Ordering::Relaxed);
+        self.mailboxes[turn % self.mailboxes.len()].send(Letter::Call(Box::new(call)));
     }
 
     /// Ends a connection in its protocol's words; `done` is told, on another thread, whether there was

@@ -123,7 +123,7 @@ impl Desk {
     /// Feeds a connection its mail, unless too much of it is unsent.
     pub(crate) fn serve(&mut self, id: ConnectionId) {
         let Some(index) = self.slots.find(id) else {
-            return;
+            return self.serve_call(id);
         };
         let hold = self.around.limits.unsent_hold_bytes;
         let Some(slot) = self.slots.at(index) else {

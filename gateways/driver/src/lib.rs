@@ -10,6 +10,7 @@
 //! Next: `driver.rs` (from outside), `desk.rs` (the loop), `feed.rs` (one connection).
 #![forbid(unsafe_code)]
 
+mod call;
 mod clock;
 mod desk;
 mod driver;
@@ -24,6 +25,7 @@ mod slot;
 mod timers;
 mod transport;
 
+pub use call::{Call, CallDone};
 pub use clock::{Clock, SystemClock};
 pub use driver::{Crew, Driver, DriverSetup, Host, LoginDone, StartError, WORKERS_MAX};
 pub use limits::DriverLimits;

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::call::Call;
 use crate::row::ConnectionRow;
 
 /// What a worker may be sent.
@@ -44,6 +45,8 @@ pub(crate) enum Letter {
         reason: StopReason,
         done: Box<dyn FnOnce(bool) + Send>,
     },
+    /// A command of somebody without a socket.
+    Call(Box<Call>),
     /// Describe all connections.
     Rows(Box<dyn FnOnce(Vec<ConnectionRow>) + Send>),
     /// Look at the worker itself.

@@ -218,6 +218,9 @@ fn take_some(mut write: impl FnMut() -> io::Result<usize>) -> io::Result<Option<
 /// Bits of a connection's number that say its slot: a worker has at most this many connections.
 const INDEX_BITS: u32 = 20;
 
+/// The index in the number of a connection that has no slot.
+const NO_INDEX: u64 = (1 << INDEX_BITS) - 1;
+
 /// The slots of a worker, found by number.
 #[derive(Default)]
 pub(crate) struct Slots {
@@ -233,7 +236,7 @@ impl Slots {
     pub(crate) fn vacancy(&mut self) -> Option<(usize, u64)> {
         let index = match self.free.pop_front() {
             Some(index) => index,
-            None if self.slots.len() < 1 << INDEX_BITS => {
+            None if self.slots.len() < NO_INDEX as usize => {
                 self.slots.push(None);
                 self.slots.len() - 1
             }
@@ -241,6 +244,12 @@ impl Slots {
         };
         self.life += 1;
         Some((index, (self.life << INDEX_BITS) | index as u64))
+    }
+
+    /// The number of a connection that needs no place.
+    pub(crate) fn seatless(&mut self) -> u64 {
+        self.life += 1;
+        (self.life << INDEX_BITS) | NO_INDEX
     }
 
     /// Puts a connection into the place that [`Slots::vacancy`] gave.
@@ -262,7 +271,7 @@ impl Slots {
 
     /// Where a connection is, unless it is gone.
     pub(crate) fn find(&self, id: ConnectionId) -> Option<usize> {
-        let index = (id.0 & ((1 << INDEX_BITS) - 1)) as usize;
+        let index = (id.0 & NO_INDEX) as usize;
         let slot = self.slots.get(index)?.as_ref()?;
         (slot.id == id).then_some(index)
     }

@@ -3,8 +3,9 @@
 mod gateway;
 mod setup;
 
-use anabranch_core::gateway::StopReason;
-use anabranch_driver::{ConnectionState, DriverLimits, StartError};
+use anabranch_core::error::ErrorKind;
+use anabranch_core::gateway::{Answer, Command, StopReason};
+use anabranch_driver::{Call, ConnectionState, DriverLimits, StartError};
 use setup::{Client, Node};
 use std::io::Write;
 
@@ -190,6 +191,43 @@ fn a_connection_above_the_limit_is_closed_and_one_that_left_makes_room() {
     let mut third = node.connect();
     third.say("echo in");
     assert_eq!(third.line(), "in");
+}
+
+#[test]
+fn a_call_is_answered_like_a_connection_and_leaves_nothing() {
+    let node = Node::start(2, quick());
+    let (tell, told) = std::sync::mpsc::channel();
+    for (vhost, stream) in [("/", "no queue"), ("no vhost", "no queue")] {
+        let tell = tell.clone();
+        node.driver.call(Call {
+            who: setup::anna(),
+            protocol: "words",
+            peer: node.address(),
+            vhost: vhost.into(),
+            command: Command::Purge {
+                token: Call::TOKEN,
+                stream: stream.into(),
+            },
+            done: Box::new(move |answers| tell.send(answers).unwrap()),
+        });
+    }
+    let mut answers = [told.recv().unwrap(), told.recv().unwrap()];
+    answers.sort_by_key(Result::is_err);
+    let [Ok(purged), Err(no_vhost)] = answers else {
+        panic!("{answers:?}");
+    };
+    let [Answer::Done { token, result }] = &purged[..] else {
+        panic!("{purged:?}");
+    };
+    assert_eq!(*token, Call::TOKEN);
+    assert_eq!(result.as_ref().unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(no_vhost.kind, ErrorKind::NotFound);
+    let (tell, told) = std::sync::mpsc::channel();
+    node.driver.inspect(
+        |worker| worker.counts().connections,
+        move |counts| tell.send(counts).unwrap(),
+    );
+    assert_eq!(told.recv().unwrap(), [0, 0]);
 }
 
 #[test]
