@@ -37,6 +37,7 @@ impl<B: Place> Shard<B> {
         if !self.settles.is_empty() {
             self.settles_since.get_or_insert(now.monotonic);
         }
+        self.block_or_resume();
         // Nothing is listed while handing out, so the buffer can be kept.
         if self.list.is_empty() {
             self.list = listed;

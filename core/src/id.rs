@@ -120,6 +120,11 @@ impl ShardId {
         ShardId(0x8000 | worker.0)
     }
 
+    /// The worker that hosts this volatile shard.
+    pub fn host(self) -> WorkerId {
+        WorkerId(self.0 & 0x7FFF)
+    }
+
     /// Whether it keeps its streams in memory only, gone with the node's incarnation.
     pub fn is_volatile(self) -> bool {
         self.0 & 0x8000 != 0

@@ -175,7 +175,8 @@ pub struct Shard<B> {
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
     pub(crate) verdict_generation: u64,
     pub(crate) unapplied_bytes: usize,
-    blocked: Vec<WorkerId>,
+    blocked: bool,
+    no_room: bool,
     workers: BTreeSet<WorkerId>,
     next_tick: MonotonicMs,
     pub(crate) refused_receives: u64,
@@ -211,7 +212,8 @@ impl<B: Place> Shard<B> {
             verdicts: FxHashMap::default(),
             verdict_generation: 0,
             unapplied_bytes: 0,
-            blocked: Vec::new(),
+            blocked: false,
+            no_room: false,
             workers: BTreeSet::new(),
             next_tick: MonotonicMs(0),
             refused_receives: 0,
@@ -255,7 +257,9 @@ impl<B: Place> Shard<B> {
     ) where
         Self: Store<B>,
     {
-        self.workers.insert(from);
+        if self.workers.insert(from) && self.blocked {
+            self.outbox.event(from, ShardEvent::Blocked(true));
+        }
         for request in requests.drain(..) {
             match request {
                 ShardRequest::Publish {
@@ -310,22 +314,39 @@ impl<B: Place> Shard<B> {
         self.block_or_resume();
     }
 
+    /// The host says whether there is room to take publishes (a disk that is nearly full has none).
+    pub fn set_room(&mut self, room: bool) {
+        self.no_room = !room;
+        self.block_or_resume();
+    }
+
     fn is_full(&self) -> bool {
-        self.entries >= self.limits.entries_max
+        self.no_room
+            || self.entries >= self.limits.entries_max
             || (!self.journalled() && self.bytes >= self.limits.volatile_bytes_max)
     }
 
-    fn block_or_resume(&mut self) {
+    /// Whether enough has drained to take publishes again.
+    fn has_drained(&self) -> bool {
+        let bytes_max = self.limits.volatile_bytes_max;
+        !self.no_room
+            && self.entries < self.limits.entries_max / 10 * 9
+            && (self.journalled() || self.bytes < bytes_max / 10 * 9)
+    }
+
+    pub(crate) fn block_or_resume(&mut self) {
         let parked = self.unapplied_bytes + self.builder.len();
-        if self.blocked.is_empty() && parked > self.limits.parked_bytes_max {
-            self.blocked = self.workers.iter().copied().collect();
-            for worker in self.blocked.clone() {
-                self.outbox.event(worker, ShardEvent::Blocked(true));
-            }
-        } else if !self.blocked.is_empty() && parked < self.limits.parked_bytes_max / 2 {
-            for worker in std::mem::take(&mut self.blocked) {
-                self.outbox.event(worker, ShardEvent::Blocked(false));
-            }
+        if !self.blocked && (parked > self.limits.parked_bytes_max || self.is_full()) {
+            self.tell_blocked(true);
+        } else if self.blocked && parked < self.limits.parked_bytes_max / 2 && self.has_drained() {
+            self.tell_blocked(false);
+        }
+    }
+
+    fn tell_blocked(&mut self, blocked: bool) {
+        self.blocked = blocked;
+        for worker in &self.workers {
+            self.outbox.event(*worker, ShardEvent::Blocked(blocked));
         }
     }
 
@@ -1000,6 +1021,8 @@ impl Shard<Arc<Message>> {
         message: &Arc<Message>,
     ) -> PublishOutcome {
         if self.is_full() {
+            self.workers.insert(self.id.host());
+            self.block_or_resume();
             return PublishOutcome::Refused(ErrorKind::Busy);
         }
         self.store(streams, by_topic, message, message)

@@ -70,7 +70,10 @@ pub struct WorkerLimits {
 impl Default for WorkerLimits {
     fn default() -> Self {
         WorkerLimits {
-            shard: ShardLimits::default(),
+            shard: ShardLimits {
+                session_bytes_max: 8 << 20,
+                ..ShardLimits::default()
+            },
             parked_bytes_max: 4 << 20,
             consumers_max: 65_536,
             filters_max: 65_536,
@@ -499,32 +502,32 @@ impl Worker {
                         self.drop_stream(now, stream, shard);
                     }
                 }
-                ShardEvent::Blocked(blocked) => self.shard_blocked(from, blocked),
+                ShardEvent::Blocked(blocked) => self.shard_blocked(now, from, blocked),
             }
         }
     }
 
-    fn shard_blocked(&mut self, shard: ShardId, blocked: bool) {
-        let before = !self.blocked.is_empty();
-        match blocked {
-            true => self.blocked.insert(shard),
-            false => self.blocked.remove(&shard),
-        };
-        let after = !self.blocked.is_empty();
-        if before == after {
+    fn shard_blocked(&mut self, now: Now, shard: ShardId, blocked: bool) {
+        if blocked {
+            self.blocked.insert(shard);
             return;
         }
-        let answer = Answer::Blocked(after.then_some("the journal cannot keep up"));
-        let publishers: Vec<_> = self
+        if !self.blocked.remove(&shard) {
+            return;
+        }
+        self.unpark(now, shard);
+        if !self.blocked.is_empty() {
+            return;
+        }
+        let parked = self
             .connections
             .iter()
-            .filter(|(_, state)| state.published > 0)
-            .map(|(id, _)| *id)
-            .collect();
-        for connection in publishers {
+            .filter(|(_, state)| state.parked_bytes > 0);
+        let parked: Vec<ConnectionId> = parked.map(|(id, _)| *id).collect();
+        for connection in parked {
             self.with(connection, |state| {
                 state.parked_bytes = 0;
-                state.mail.answers.push(answer.clone());
+                state.mail.answers.push(Answer::Blocked(None));
             });
         }
     }

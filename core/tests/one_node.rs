@@ -773,3 +773,61 @@ fn a_lost_right_ends_consumers_and_subscribers_within_a_second() {
     assert_eq!(node.mail(device).stop, Some(StopReason::Unauthorised));
     assert_eq!(node.consume(client, "q", 1), Err(ErrorKind::AccessRefused));
 }
+
+#[test]
+fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "q", true).unwrap();
+    node.consume(client, "q", 1).unwrap();
+    node.publish(client, "", "q", "m0", 1);
+    let got = node.mail(client);
+    node.data
+        .get_mut(&ShardId(1))
+        .unwrap()
+        .shard
+        .set_room(false);
+    node.settle();
+    node.publish(client, "", "q", "m1", 2);
+    node.publish(client, "", "q", "m2", 3);
+    let told = node.mail(client);
+    assert!(outcomes(&told).is_empty());
+    assert!(matches!(told.answers[..], [Answer::Blocked(Some(_))]));
+    let settle = Command::Settle {
+        consumer: ConsumerTag(7),
+        first: got.deliveries[0].offset,
+        last: got.deliveries[0].offset,
+        outcome: Outcome::Accepted,
+    };
+    node.ask(client, settle);
+    let stat = StreamDeclare {
+        name: Arc::from("q"),
+        key: Address::default(),
+        passive: true,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Vec::new(),
+    };
+    let command = Command::DeclareStream {
+        token: Token(1),
+        declare: stat,
+    };
+    assert_eq!(
+        node.reply(client, command),
+        Ok(Reply::Stream {
+            ready: 0,
+            consumers: 1
+        })
+    );
+    node.data.get_mut(&ShardId(1)).unwrap().shard.set_room(true);
+    node.settle();
+    let told = node.mail(client);
+    assert_eq!(outcomes(&told), [(2, 3, PublishOutcome::Routed)]);
+    assert!(
+        told.answers
+            .iter()
+            .any(|answer| *answer == Answer::Blocked(None))
+    );
+    assert_eq!(bodies(&told), ["m1"]);
+}

@@ -11,10 +11,11 @@ use super::{Connected, Outgoing, Worker};
 use crate::authority::{Action, Circumstances, Question, Resource};
 use crate::error::ErrorKind;
 use crate::gateway::{Answer, PublishOutcome};
-use crate::id::{ConnectionId, Sequence, ShardId, Token};
+use crate::id::{ConnectionId, Now, Sequence, ShardId, Token};
 use crate::message::Message;
 use crate::port::{ShardRequest, Ticket};
 use crate::router::Route;
+use crate::shard::InMemory;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ const BATCH_MAX: usize = 4096;
 #[derive(Default)]
 pub(super) struct Lane {
     pub(super) batch: Vec<ShardRequest>,
+    /// Publishes held back while the shard is full; everything else goes on, for it frees room.
+    parked: Vec<ShardRequest>,
     pub(super) ticket: Ticket,
     /// The sequence of the first of `waiting`, less one: what was finished in order.
     finished: u64,
@@ -119,6 +122,15 @@ impl Groups {
     }
 }
 
+/// Counts what a publisher has parked; the first time it is told.
+fn park(state: &mut Connected, cost_bytes: usize) {
+    if state.parked_bytes == 0 {
+        let why = Some("a shard of the broker is full");
+        state.mail.answers.push(Answer::Blocked(why));
+    }
+    state.parked_bytes += cost_bytes;
+}
+
 /// A refusal anywhere is a refusal; else one destination is enough.
 fn worse(a: PublishOutcome, b: PublishOutcome) -> PublishOutcome {
     match (a, b) {
@@ -155,16 +167,14 @@ impl Worker {
         }
         let own = self.shard.id();
         let mut outcome = PublishOutcome::Unroutable;
-        let journalled = route
-            .targets
-            .iter()
-            .filter(|(shard, _)| !shard.is_volatile())
-            .count() as u32;
+        let mut awaited = 0;
         // What is stored at once comes first, so that its result can open the group.
         for (shard, streams) in &route.targets {
-            if *shard == own {
+            if !shard.is_volatile() || self.blocked.contains(shard) {
+                awaited += 1;
+            } else if *shard == own {
                 outcome = worse(outcome, self.shard.take(streams, route.by_topic, &message));
-            } else if shard.is_volatile() {
+            } else {
                 let request = ShardRequest::Publish {
                     sequence: Sequence(0),
                     streams: streams.clone(),
@@ -175,7 +185,7 @@ impl Worker {
                 outcome = worse(outcome, PublishOutcome::Routed);
             }
         }
-        if journalled == 0 {
+        if awaited == 0 {
             if outcome == PublishOutcome::Unroutable {
                 self.counts.unroutable += 1;
                 if mandatory {
@@ -187,18 +197,15 @@ impl Worker {
             }
             return;
         }
-        let alone = journalled == 1 && outcome == PublishOutcome::Unroutable && !mandatory;
+        let alone = awaited == 1 && outcome == PublishOutcome::Unroutable && !mandatory;
         let group = (!alone).then(|| {
-            self.groups
-                .open(journalled, outcome, mandatory.then(|| message.clone()))
+            let mandatory = mandatory.then(|| message.clone());
+            self.groups.open(awaited, outcome, mandatory)
         });
-        let cost = message.cost_bytes();
         for (shard, streams) in &route.targets {
-            if shard.is_volatile() {
+            let blocked = self.blocked.contains(shard);
+            if shard.is_volatile() && !blocked {
                 continue;
-            }
-            if self.blocked.contains(shard) {
-                state.parked_bytes += cost;
             }
             let lane = self.lanes.entry(*shard).or_default();
             let sequence = lane.push(Waiting {
@@ -213,7 +220,26 @@ impl Worker {
                 by_topic: route.by_topic,
                 message: message.clone(),
             };
-            self.send(*shard, request);
+            match blocked {
+                true => {
+                    lane.parked.push(request);
+                    park(state, message.cost_bytes());
+                }
+                false => self.send(*shard, request),
+            }
+        }
+    }
+
+    /// A full shard takes publishes again: what was parked goes there, in order.
+    pub(super) fn unpark(&mut self, now: Now, shard: ShardId) {
+        let Some(lane) = self.lanes.get_mut(&shard) else {
+            return;
+        };
+        let mut parked = std::mem::take(&mut lane.parked);
+        if shard == self.shard.id() {
+            self.shard.handle(now, self.id, &mut parked, &mut InMemory);
+        } else {
+            lane.batch.append(&mut parked);
         }
     }
 
