@@ -11,11 +11,27 @@ function colour(element, name) {
   return value;
 }
 
+/** The box has 14 pixels of padding on both sides. */
+function widthOf(element) {
+  return Math.max(element.clientWidth - 28, 200);
+}
+
+const STEPS_S = [5, 10, 15, 30, 60, 120, 300];
+
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+}
+
+function shown(plot, value, place, format) {
+  const last = value ?? plot?.data[place]?.at(-1);
+  return last == null ? "–" : format(last);
+}
+
 /**
- * `times` in seconds, `lines`: [{name, tone, values, fill, unit}]. `stacked` draws each line on top of the
- * one before.
+ * `times` in seconds, `lines`: [{name, tone, values, fill}]; shows at least `spanS` seconds up to the last
+ * time. The legend shows the last values, or those under the pointer.
  */
-export function Chart({ times, lines, height = 260, format = count }) {
+export function Chart({ times, lines, spanS, height = 260, format = count }) {
   const box = useRef(null);
   const plot = useRef(null);
   const shape = lines.map((line) => `${line.name}:${line.tone}`).join("|");
@@ -34,29 +50,29 @@ export function Chart({ times, lines, height = 260, format = count }) {
         width: 2,
         fill: line.fill ? colour(element, `--tone-${line.tone}-soft`) : undefined,
         points: { show: false },
-        value: (_, value) => (value == null ? "–" : format(value)),
+        value: (own, value, place) => shown(own, value, place, format),
       };
     });
     const made = new uPlot(
       {
-        width: Math.max(element.clientWidth, 200),
+        width: widthOf(element),
         height,
-        padding: [12, 12, 0, 0],
+        padding: [12, 26, 0, 0],
         cursor: { drag: { x: false, y: false }, points: { size: 7 } },
         legend: { live: true },
-        scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
+        scales: { x: { time: true, range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - spanS), high ?? 0] }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
         axes: [
-          { ...axis, space: 80 },
+          { ...axis, size: 34, space: 90, incrs: STEPS_S, values: (_, splits) => splits.map(clock) },
           { ...axis, size: 62, values: (_, splits) => splits.map((value) => (value == null ? "" : format(value))) },
         ],
-        series: [{ label: "Time", value: (_, value) => (value == null ? "–" : new Date(value * 1000).toLocaleTimeString()) }, ...series],
+        series: [{ label: "Time", value: (own, value, place) => shown(own, value, place, clock) }, ...series],
       },
       [times, ...lines.map((line) => line.values)],
       element,
     );
     plot.current = made;
     const watch = new ResizeObserver(() => {
-      if (element.clientWidth > 0) made.setSize({ width: element.clientWidth, height });
+      made.setSize({ width: widthOf(element), height });
     });
     watch.observe(element);
     return () => {

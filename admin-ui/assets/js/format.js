@@ -64,7 +64,7 @@ export function subjectWords(subject) {
     case "client_id": return `client ${subject.value}`;
     case "cidr": return `clients from ${subject.value}`;
     case "protocol": return `${subject.value} clients`;
-    default: return `${subject.kind} ${subject.value}`;
+    default: return `${subject.kind} ${subject.value || "…"}`;
   }
 }
 
@@ -81,11 +81,40 @@ export function resourceWords(resource) {
   const kind = resource.kind === "*" ? "anything" : resource.kind === "admin" ? "the console" : `${resource.kind}s`;
   if (resource.kind === "admin") return kind;
   if (resource.match === "prefix" && resource.pattern === "") return resource.kind === "*" ? kind : `every ${resource.kind}`;
-  return `${kind} ${MATCH_WORDS[resource.match] ?? resource.match} ${resource.pattern || "(the empty name)"}`;
+  return `${kind} ${MATCH_WORDS[resource.match] ?? resource.match} ${resource.pattern || (resource.match === "literal" ? "(the empty name)" : "…")}`;
 }
 
 /** A rule's actions in words. */
 export function actionWords(actions) {
   if (actions.includes("*")) return "do everything";
   return actions.join(", ") || "(nothing)";
+}
+
+/** "1 consumer", "2 consumers". */
+export function many(value, word) {
+  return `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+}
+
+/** Kinds of things that each action is asked on; connecting is asked on the vhost. */
+const ASKED_ON = {
+  publish: ["topic", "exchange", "queue", "stream"],
+  receive: ["topic"],
+  subscribe: ["topic"],
+  share: ["topic"],
+  retain: ["topic"],
+  consume: ["queue", "stream"],
+  purge: ["queue", "stream"],
+  peek: ["queue", "stream"],
+  configure: ["queue", "stream", "exchange"],
+  bind: ["queue", "stream", "exchange"],
+};
+
+/** What a rule names and never can decide, in words; empty when all is well. */
+export function idleActions(rule) {
+  const kind = rule.resource.kind;
+  if (kind === "*") return "";
+  const idle = rule.actions.filter((action) => (action.startsWith("admin") ? kind !== "admin" : ASKED_ON[action] && !ASKED_ON[action].includes(kind)));
+  if (!idle.length) return "";
+  const kinds = [...new Set(idle.flatMap((action) => (action.startsWith("admin") ? ["admin"] : ASKED_ON[action])))];
+  return `${idle.join(", ")} ${idle.length === 1 ? "is" : "are"} never asked on a ${kind}, but on: ${kinds.join(", ")}. Write another rule for that.`;
 }

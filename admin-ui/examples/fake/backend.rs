@@ -95,7 +95,8 @@ impl Fake {
                     state: "running".into(),
                     ..Stream::default()
                 };
-                let messages = (0..8).map(message).collect();
+                let held = if name == "empty-queue" { 0 } else { 8 };
+                let messages = (0..held).map(message).collect();
                 streams.push((stream, messages));
             }
         }

@@ -3,7 +3,7 @@ import { html, useMemo } from "../lib.js";
 import { usePoll } from "../api.js";
 import { Card, Command, Depth, Loading, Page, ProtocolTag, Stat, State } from "../ui.js";
 import { Chart } from "../chart.js";
-import { bytes, count, duration, rate } from "../format.js";
+import { bytes, count, duration, many, rate } from "../format.js";
 
 export function Overview() {
   const { data, error } = usePoll("/overview");
@@ -26,11 +26,11 @@ export function Overview() {
       <${Stat} name="Received" value=${rate(now.received)} note=${`${count(totals.received)} in all`} values=${column("received")} tone="a" />
       <${Stat} name="Delivered" value=${rate(now.delivered)} note=${`${count(totals.delivered)} in all`} values=${column("delivered")} tone="b" />
       <${Stat} name="Ready" value=${count(gauges.ready)} note=${`${bytes(gauges.stored_bytes)} held`} values=${column("ready")} tone="c" />
-      <${Stat} name="Unacknowledged" value=${count(gauges.unacknowledged)} note=${`${count(gauges.consumers)} consumers`} values=${column("unacknowledged")} tone="d" />
+      <${Stat} name="Unacknowledged" value=${count(gauges.unacknowledged)} note=${many(gauges.consumers, "consumer")} values=${column("unacknowledged")} tone="d" />
       <${Stat} name="Connections" value=${count(gauges.connections)} note=${data.protocols.map((row) => `${row.protocol} ${row.connections}`).join(" · ")} values=${column("connections")} tone="e" />
     </div>
     <${Card} title="Messages per second" actions=${html`<span class="live"><span class="dot"></span>live, 5 minutes</span>`}>
-      <${Chart} times=${times} format=${count} lines=${[
+      <${Chart} times=${times} spanS=${60} format=${count} lines=${[
         { name: "Received", tone: "a", values: column("received"), fill: true },
         { name: "Delivered", tone: "b", values: column("delivered") },
         { name: "Acknowledged", tone: "e", values: column("acknowledged") },

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../lib.js";
 import { call, enc, session, usePoll } from "../api.js";
 import { Button, Card, Empty, Field, FormDialog, Icon, Loading, Page, Tag, toast } from "../ui.js";
-import { actionWords, resourceWords, subjectWords } from "../format.js";
+import { actionWords, idleActions, resourceWords, subjectWords } from "../format.js";
 
 const ACTIONS = {
   Messages: ["publish", "receive", "subscribe", "consume", "retain", "share"],
@@ -17,7 +17,7 @@ const MATCHES = { literal: "exactly", prefix: "begins with", filter: "filter (+ 
 const PRESETS = [
   { text: "Publish to topics", actions: ["connect", "publish"], kind: "topic", match: "filter", pattern: "plant/${user}/#" },
   { text: "Read topics", actions: ["connect", "subscribe", "receive"], kind: "topic", match: "filter", pattern: "plant/+/temp" },
-  { text: "Work on a queue", actions: ["connect", "configure", "bind", "consume", "peek"], kind: "queue", match: "prefix", pattern: "" },
+  { text: "Work on a queue", actions: ["connect", "configure", "bind", "consume", "publish", "peek"], kind: "queue", match: "prefix", pattern: "" },
   { text: "Everything", actions: ["*"], kind: "*", match: "prefix", pattern: "" },
 ];
 const NEW = { comment: "", effect: "allow", priority: 0, subjects: [{ kind: "user", value: "" }], actions: ["publish"], resource: { vhost: "/", kind: "topic", match: "filter", pattern: "" }, conditions: {} };
@@ -158,6 +158,7 @@ function Editor({ rule, users, onClose, onDone }) {
         <label class="inline">body bytes at most <input type="number" min="0" class="short" aria-label="Body bytes at most" value=${draft.conditions?.max_body_bytes ?? ""} onInput=${set((value) => condition("max_body_bytes", value === "" ? null : Number(value)))} /></label></div></details>
       <div class="editor-row"><span class="editor-name">Why</span><input class="grow" aria-label="Comment" placeholder="What this rule is for" value=${draft.comment} onInput=${set((comment) => change({ comment }))} /></div>
     </div>
+    ${idleActions(draft) && html`<p class="warning">${idleActions(draft)}</p>`}
     <p class=${`preview ${draft.effect}`}><${Tag} kind=${draft.effect}>${draft.effect}<//> <${Sentence} rule=${draft} /></p>
   <//>`;
 }

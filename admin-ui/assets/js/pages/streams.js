@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { call, enc, session, usePoll, useSeries } from "../api.js";
 import { Button, Card, Depth, Dialog, Empty, Field, FormDialog, Loading, Page, Search, Spark, Stat, State, Table, Tag, toast } from "../ui.js";
 import { Chart } from "../chart.js";
-import { bytes, count, rate, time } from "../format.js";
+import { bytes, count, many, rate, time } from "../format.js";
 
 const keyOf = (row) => `${row.vhost} ${row.name}`;
 const href = (row) => `#/streams/${enc(row.vhost)}/${enc(row.name)}`;
@@ -104,7 +104,7 @@ export function StreamPage({ vhost, name }) {
       <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${`${count(data.acknowledged)} in all`} />
     </div>
     <${Card} title="Depth" actions=${html`<span class="live"><span class="dot"></span>live, since you opened this page</span>`}>
-      <${Chart} times=${points.map((point) => point.at / 1000)} height=${230} lines=${[{ name: "Ready", tone: "c", values: column("ready"), fill: true }, { name: "Unacknowledged", tone: "d", values: column("unacknowledged") }]} />
+      <${Chart} times=${points.map((point) => point.at / 1000)} height=${230} spanS=${60} lines=${[{ name: "Ready", tone: "c", values: column("ready"), fill: true }, { name: "Unacknowledged", tone: "d", values: column("unacknowledged") }]} />
     <//>
     <div class="columns two">
       <${Card} title="Flows in from">
@@ -112,7 +112,7 @@ export function StreamPage({ vhost, name }) {
           : html`<p class="note pad">No bindings. Only messages published to the default exchange under its own name arrive. <a href="#/exchanges">Bind it to an exchange</a> to let more flow in.</p>`}
       <//>
       <${Card} title="Readers">
-        <ul class="rows">${data.subscriptions.map((row) => html`<li key=${row.name}><b>${row.name || "its own subscription"}</b><${Tag}>${row.mode}<//><span class="push">${count(row.ready)} ready, ${count(row.unacknowledged)} unacked, ${count(row.consumers)} consumers</span></li>`)}</ul>
+        <ul class="rows">${data.subscriptions.map((row) => html`<li key=${row.name}><b>${row.name || "its own subscription"}</b><${Tag}>${row.mode}<//><span class="push">${count(row.ready)} ready, ${count(row.unacknowledged)} unacked, ${many(row.consumers, "consumer")}</span></li>`)}</ul>
         <dl class="facts"><dt>Offsets</dt><dd>${count(data.first_offset)} to ${count(data.next_offset)}</dd>${Object.entries(data.arguments).map(([key, value]) => html`<dt>${key}</dt><dd>${JSON.stringify(value)}</dd>`)}</dl>
       <//>
     </div>
@@ -127,7 +127,7 @@ export function StreamPage({ vhost, name }) {
       await call("DELETE", `${path(vhost, name)}?if_empty=${form.has("if_empty")}&if_unused=${form.has("if_unused")}`);
       toast(`${name} is deleted`);
       location.hash = "#/streams";
-    }}><p>Its messages and bindings go with it; its ${count(data.consumers)} consumers are cancelled.</p>
+    }}><p>Its messages and bindings go with it; ${many(data.consumers, "consumer")} will be cancelled.</p>
       <div class="checks"><label><input type="checkbox" name="if_empty" /> only when empty</label><label><input type="checkbox" name="if_unused" /> only when nobody consumes</label></div><//>`}
   <//>`;
 }
