@@ -95,6 +95,25 @@ impl SimDisk {
         }
     }
 
+    /// A disk of its own with the same names, bytes and dice; nobody holds its locks.
+    pub fn copy(&self) -> SimDisk {
+        let state = self.lock_state();
+        SimDisk {
+            state: Arc::new(Mutex::new(State {
+                random: state.random,
+                life: 0,
+                next_inode: state.next_inode,
+                inodes: state.inodes.clone(),
+                names: state.names.clone(),
+                stable_names: state.stable_names.clone(),
+                pending: state.pending.clone(),
+                locks: BTreeSet::new(),
+                faults: state.faults.clone(),
+                stats: state.stats,
+            })),
+        }
+    }
+
     /// Replaces the faults to inject.
     pub fn set_faults(&self, faults: Faults) {
         self.lock_state().faults = faults;

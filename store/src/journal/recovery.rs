@@ -127,6 +127,12 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             position: header.base.0,
             committed: 0,
         });
+        // Only what was purged is ever released.
+        let released_end = meta.purged.map_or(0, |purged| purged.index.0 + 1);
+        if nth == 0 && header.first_index.0 > released_end {
+            let what = "the segments before this one are missing";
+            return Err(corrupt(path, released_end, 0, what));
+        }
         let joins = header.base.0 == first.position
             && header.first_index.0 == first.index
             && header.prev_crc == first.chain;
@@ -191,14 +197,12 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         )
         .map_err(OpenError::io(&keep.path))?;
     }
-    // What was read may still be in the page cache only (a crash of the process, not the machine):
-    // it counts as synced from here on, so it must be.
-    keep.file.sync().map_err(OpenError::io(&keep.path))?;
-    if last_nth > 0 {
-        scanned[last_nth - 1]
-            .file
-            .sync()
-            .map_err(OpenError::io(&scanned[last_nth - 1].path))?;
+    // What was read may be in the page cache only (the process ended, not the machine): it counts as
+    // synced from here on, so it must be. A checkpoint was written after what it covers was synced.
+    for one in &scanned[..=last_nth] {
+        if one.segment.end_index().0 > told.trusted_end {
+            one.file.sync().map_err(OpenError::io(&one.path))?;
+        }
     }
 
     let current = Current {
@@ -208,9 +212,9 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         capacity_bytes: keep.header.capacity_bytes,
     };
     scanned.truncate(last_nth + 1);
-    let last = (expect.index > 0).then_some(FrameId {
+    let last = expect.index.checked_sub(1).map(|index| FrameId {
         term: Term(expect.term),
-        index: LogIndex(expect.index - 1),
+        index: LogIndex(index),
     });
     Ok(Recovered {
         segments: scanned.into_iter().map(|one| one.segment).collect(),

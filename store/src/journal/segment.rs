@@ -212,7 +212,12 @@ impl Segment {
 
 /// A segment's file length for a frame of `logical` bytes: `usual` unless the frame is larger.
 pub(crate) fn capacity_for(usual: u64, logical: u64) -> u64 {
-    usual.max((SEGMENT_HEADER_BYTES + ENVELOPE_BYTES as u64 + logical).next_multiple_of(4096))
+    let needed = SEGMENT_HEADER_BYTES + ENVELOPE_BYTES as u64 + logical;
+    if needed <= usual {
+        usual
+    } else {
+        needed.next_multiple_of(4096)
+    }
 }
 
 #[cfg(test)]
