@@ -1,9 +1,12 @@
 //! Tests of `engine.rs`: order of decision, subjects, resources, conditions, explanations.
 
 use super::*;
+use crate::ready::ADMIN;
 use crate::roles::{ADMINISTRATOR, MANAGEMENT, MONITORING, dev_rules, first_rules, held_names};
+use crate::rule::Conditions;
 use anabranch_core::address::{Address, TopicFilter};
 use anabranch_core::authority::Circumstances;
+use anabranch_core::authority::Principal;
 use proptest::prelude::*;
 
 fn rule(text: &str) -> Rule {

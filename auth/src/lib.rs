@@ -7,7 +7,11 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+mod filter;
 pub mod password;
 mod pattern;
+mod ready;
 pub mod roles;
 pub mod rule;
+mod subject;
+mod template;
