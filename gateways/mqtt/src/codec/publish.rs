@@ -4,7 +4,7 @@
 //! values every message needs. Encoding writes the head only; the caller puts the payload behind it,
 //! as a copy or as a chunk of its own ([`anabranch_core::gateway::SendBuffer::put_payload`]).
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::encode::{EncodeError, put_var_int, var_int_bytes};
 use super::error::DecodeError;
@@ -42,7 +42,7 @@ impl PublishNotes {
 
 /// Decodes the variable header and payload of a PUBLISH whose flags were checked.
 #[inline]
-pub(super) fn decode(flags: u8, body: Bytes, version: Version) -> Result<Publish, DecodeError> {
+pub(super) fn decode(flags: u8, mut body: Bytes, version: Version) -> Result<Publish, DecodeError> {
     let mut reader = Reader::new(&body);
     let qos = QoS::from_number((flags >> 1) & 0b11).unwrap_or(QoS::ExactlyOnce);
     let topic = reader.binary()?;
@@ -76,7 +76,9 @@ pub(super) fn decode(flags: u8, body: Bytes, version: Version) -> Result<Publish
         topic::check_name(topic)?;
     }
     let topic = slice(&body, topic);
-    let payload = slice(&body, reader.rest());
+    // The payload takes the body's own reference, which saves counting one up and one down.
+    let payload_bytes = reader.rest().len();
+    body.advance(body.len() - payload_bytes);
     Ok(Publish {
         dup: flags & 0b1000 != 0,
         qos,
@@ -85,7 +87,11 @@ pub(super) fn decode(flags: u8, body: Bytes, version: Version) -> Result<Publish
         packet_id,
         properties,
         notes,
-        payload,
+        payload: if payload_bytes == 0 {
+            Bytes::new()
+        } else {
+            body
+        },
     })
 }
 

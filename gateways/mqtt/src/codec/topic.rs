@@ -24,30 +24,49 @@ pub fn check_text(bytes: &[u8]) -> Result<&str, DecodeError> {
         .map_err(|_| DecodeError::malformed("MQTT-1.5.4-1", "a string is not UTF-8"))
 }
 
+/// What a byte means for a topic name; one look-up per byte keeps the check to one pass.
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0x80;
+    while byte < 256 {
+        classes[byte] = NOT_ASCII;
+        byte += 1;
+    }
+    classes[0] = NUL;
+    classes[b'+' as usize] = WILDCARD;
+    classes[b'#' as usize] = WILDCARD;
+    classes
+};
+const NUL: u8 = 1;
+const WILDCARD: u8 = 2;
+const NOT_ASCII: u8 = 4;
+
 /// Checks a topic name: a string of at least one character, without wildcards.
 ///
 /// # Errors
 /// As [`check_text`]; [MQTT-4.7.3-1] for an empty name, [MQTT-3.3.2-2] for a wildcard, and a name
 /// of more than [`LEVELS_MAX`] levels.
 #[inline]
-pub fn check_name(bytes: &[u8]) -> Result<&str, DecodeError> {
-    let text = check_text(bytes)?;
-    if text.is_empty() {
-        return Err(DecodeError::TopicName {
-            clause: "MQTT-4.7.3-1",
-            what: "empty",
-        });
-    }
-    let mut wildcards = 0usize;
+pub fn check_name(bytes: &[u8]) -> Result<(), DecodeError> {
+    let mut seen = 0;
     let mut separators = 0usize;
     for &byte in bytes {
-        wildcards += usize::from(byte == b'+' || byte == b'#');
+        seen |= CLASSES[usize::from(byte)];
         separators += usize::from(byte == b'/');
     }
-    if wildcards > 0 {
+    if seen & (NUL | NOT_ASCII) != 0 {
+        check_text(bytes)?;
+    }
+    if seen & WILDCARD != 0 {
         return Err(DecodeError::TopicName {
             clause: "MQTT-3.3.2-2",
             what: "wildcard",
+        });
+    }
+    if bytes.is_empty() {
+        return Err(DecodeError::TopicName {
+            clause: "MQTT-4.7.3-1",
+            what: "empty",
         });
     }
     if separators >= LEVELS_MAX {
@@ -56,7 +75,7 @@ pub fn check_name(bytes: &[u8]) -> Result<&str, DecodeError> {
             what: "too many levels",
         });
     }
-    Ok(text)
+    Ok(())
 }
 
 /// Why a topic filter cannot be subscribed to.
