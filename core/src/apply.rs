@@ -154,8 +154,8 @@ impl<B: Place> Shard<B> {
         let mut kept: Option<B> = None;
         let mut taken = false;
         let mut entry = |stream: &Stream<B>, quality, identifier, retain, no_local| Entry {
-            // A message that finds nobody ready for it stays a while: without its read buffer.
-            body: match stream.readers.any_room() && !stream.has_next() {
+            // A message that will not be handed out at once stays a while: without its read buffer.
+            body: match stream.ready() < stream.readers.room() {
                 true => place.clone(),
                 false => kept.get_or_insert_with(|| place.kept()).clone(),
             },

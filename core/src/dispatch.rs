@@ -136,6 +136,20 @@ impl Readers {
         self.list.iter().any(Reader::has_room)
     }
 
+    /// How many deliveries all of them together can be handed now, at most.
+    pub fn room(&self) -> u64 {
+        let open = self.list.iter().filter(|reader| reader.attached);
+        open.map(|reader| {
+            let travel = TRAVEL_UNITS_MAX.saturating_sub(reader.travelling);
+            let credit = match reader.presettled {
+                true => u32::MAX,
+                false => reader.credit.saturating_sub(reader.held),
+            };
+            u64::from(travel.min(credit))
+        })
+        .sum()
+    }
+
     /// Chooses among those that `may` receive the message.
     pub fn choose(&mut self, mut may: impl FnMut(&Reader) -> bool) -> Choice {
         let count = self.list.len();
