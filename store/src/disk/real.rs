@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Slices given to the kernel in one call; the limit of Linux (`IOV_MAX`) is 1024.
 const MAX_SLICES: usize = 1024;
 
+/// Zeros written between two syncs while a file is made.
+const ZEROS_PER_SYNC_BYTES: u64 = 2 * 1024 * 1024;
+
 /// The real file system.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RealDisk;
@@ -107,7 +110,14 @@ fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
         Err(errno) => return Err(errno.into()),
     }
     let file = RealFile(file);
-    zero_range(&file, 0, len)?;
+    // Synced in pieces: one large flush would be in the way of everybody else's small ones.
+    let mut done = 0;
+    while done < len {
+        let piece = ZEROS_PER_SYNC_BYTES.min(len - done);
+        zero_range(&file, done, piece)?;
+        file.0.sync_data()?;
+        done += piece;
+    }
     file.0.sync_all()?;
     Ok(Arc::new(file))
 }

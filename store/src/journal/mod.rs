@@ -32,7 +32,7 @@ use frame::{HEAD_BYTES, LOGICAL_HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_head};
 use meta::Meta;
 use queue::{Queue, Running};
 use recovery::{Told, recover};
-use segment::{FileSlot, Segment, capacity_for, segment_path};
+use segment::{FileSlot, Segment, capacity_for, grown_capacity, segment_path};
 use stats::Health;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,8 @@ const GUESS_BYTES: usize = 4096;
 /// How a journal is kept.
 #[derive(Debug, Clone)]
 pub struct JournalOptions {
-    /// Length of a segment file in bytes; a larger frame gets a file of its own size.
+    /// Length of a segment file in bytes. The first ones are shorter; a larger frame gets a file of
+    /// its own size.
     pub segment_bytes: u64,
     /// Payload bytes of recent frames kept in memory beyond those that must be.
     pub tail_bytes: usize,
@@ -495,7 +496,8 @@ impl Shared {
             .back()
             .is_some_and(|segment| segment.fits(logical))
         {
-            let capacity_bytes = capacity_for(segment_bytes, logical);
+            let before = self.segments.back().map_or(0, |last| last.capacity_bytes);
+            let capacity_bytes = capacity_for(grown_capacity(before, segment_bytes), logical);
             // A segment without a frame gives its name to the larger one.
             if self.segments.back().is_some_and(Segment::is_empty) {
                 self.segments.pop_back();

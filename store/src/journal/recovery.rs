@@ -13,8 +13,8 @@ use super::error::OpenError;
 use super::frame::{FrameFault, HEAD_BYTES, Head, MAGIC, decode_head, u32_at};
 use super::meta::{FrameId, Meta, MetaFile};
 use super::segment::{
-    FileSlot, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, parse_segment_name, salt_of,
-    segment_path,
+    FileSlot, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, first_capacity, parse_segment_name,
+    salt_of, segment_path,
 };
 use super::writer::{Current, drop_tail, install_segment};
 use crate::disk::{Disk, DiskFile};
@@ -252,11 +252,11 @@ fn create_first(
         base: Position(0),
         first_index: LogIndex(0),
         prev_term: Term(0),
-        capacity_bytes: told.segment_bytes,
+        capacity_bytes: first_capacity(told.segment_bytes),
     };
     let unfinished = dir.join("spare-0.tmp");
     let file = disk
-        .create_zeroed(&unfinished, told.segment_bytes)
+        .create_zeroed(&unfinished, header.capacity_bytes)
         .map_err(OpenError::io(&unfinished))?;
     install_segment(disk, dir, &unfinished, &*file, &header).map_err(OpenError::io(dir))?;
     let slot = FileSlot::default();

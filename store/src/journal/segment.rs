@@ -210,6 +210,20 @@ impl Segment {
     }
 }
 
+/// Length of a journal's first segment file in bytes, unless all are to be shorter: a new shard
+/// starts without writing many zeros.
+const FIRST_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The first segment's file length, given the usual one.
+pub(crate) fn first_capacity(usual: u64) -> u64 {
+    usual.min(FIRST_SEGMENT_BYTES)
+}
+
+/// The file length of the segment after one of `current` bytes: twice as much, up to the usual.
+pub(crate) fn grown_capacity(current: u64, usual: u64) -> u64 {
+    current.saturating_mul(2).min(usual)
+}
+
 /// A segment's file length for a frame of `logical` bytes: `usual` unless the frame is larger.
 pub(crate) fn capacity_for(usual: u64, logical: u64) -> u64 {
     let needed = SEGMENT_HEADER_BYTES + ENVELOPE_BYTES as u64 + logical;

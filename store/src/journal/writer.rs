@@ -8,7 +8,9 @@
 use super::error::WriteError;
 use super::frame::{ALIGN_BYTES, Frame, HEAD_BYTES, Link, decode_head, encode_head};
 use super::meta::{Meta, MetaFile};
-use super::segment::{FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of, segment_path};
+use super::segment::{
+    FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, grown_capacity, salt_of, segment_path,
+};
 use super::stats::Health;
 use crate::disk::{Disk, DiskFile, write_all_at, zero_range};
 use anabranch_core::id::{LogIndex, Position, Term};
@@ -442,15 +444,16 @@ impl Writer {
             return;
         }
         let path = self.spare_path();
+        let len = grown_capacity(self.current.capacity_bytes, self.segment_bytes);
         if self.background {
-            let (disk, len) = (self.disk.clone(), self.segment_bytes);
+            let disk = self.disk.clone();
             let named = std::thread::Builder::new().name("segment-maker".to_owned());
             match named.spawn(move || make_spare(&*disk, path, len)) {
                 Ok(thread) => self.next = Next::Preparing(thread),
                 Err(error) => self.note_no_space(&error),
             }
         } else {
-            match make_spare(&*self.disk, path, self.segment_bytes) {
+            match make_spare(&*self.disk, path, len) {
                 Ok(spare) => self.next = Next::Ready(spare),
                 Err(error) => self.note_no_space(&error),
             }
