@@ -2,14 +2,15 @@
 //!
 //! Owns the life of the connection: reading, which frames are heard in which phase, errors and their
 //! scope, closing from either side, heartbeats. The rest is in its child modules: `handshake` (start to
-//! open), `topology` (exchange and queue methods), `publish`, `consume` (consumers, deliveries,
-//! acknowledgements) and `answers` (what core said). No socket, no clock.
+//! open), `topology` (exchange and queue methods), `publish`, `consume` (consumers),
+//! `deliver` (deliveries, acknowledgements) and `answers` (what core said). No socket, no clock.
 //!
 //! Methods of a channel are done one at a time: while core answers one, later frames of that channel
 //! wait, except publishes and acknowledgements, which core keeps in order with what was asked before.
 
 mod answers;
 mod consume;
+mod deliver;
 mod handshake;
 mod publish;
 mod topology;
@@ -168,7 +169,7 @@ impl AmqpConnection {
     }
 
     fn channel_mut(&mut self, number: u16) -> Option<&mut Channel> {
-        self.channels.get_mut(usize::from(number))?.as_deref_mut()
+        channel_at(&mut self.channels, number)
     }
 
     /// The channel in this very life of its number, if it is open.
@@ -682,6 +683,12 @@ impl AmqpConnection {
             _ => {}
         }
     }
+}
+
+/// The channel of that number, when only part of the connection can be borrowed.
+#[inline]
+fn channel_at(channels: &mut [Option<Box<Channel>>], number: u16) -> Option<&mut Channel> {
+    channels.get_mut(usize::from(number))?.as_deref_mut()
 }
 
 /// What `requeue` of a refused delivery means.

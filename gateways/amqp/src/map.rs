@@ -340,8 +340,18 @@ fn pairs_of(array: Array<'_>) -> Option<Vec<(Bytes, NeutralValue)>> {
         .collect()
 }
 
-/// Raw flags and list for delivering a message of another origin at `now`.
-pub fn from_neutral(neutral: &Neutral, message: &Message, now: UnixMs) -> Bytes {
+/// Raw flags and list for delivering a message of another origin at `now`. When they are longer than
+/// `room_bytes` and named values stand both as headers and in the list, they are left in the list alone.
+pub fn from_neutral(neutral: &Neutral, message: &Message, now: UnixMs, room_bytes: usize) -> Bytes {
+    let whole = write_neutral(neutral, message, now, true);
+    if whole.len() <= room_bytes {
+        whole
+    } else {
+        write_neutral(neutral, message, now, false)
+    }
+}
+
+fn write_neutral(neutral: &Neutral, message: &Message, now: UnixMs, twice: bool) -> Bytes {
     let mut headers = TableWriter::new();
     let foreign = message.origin != OriginTag::BROKER;
     let quality = neutral.quality.unwrap_or(message.quality);
@@ -379,7 +389,7 @@ pub fn from_neutral(neutral: &Neutral, message: &Message, now: UnixMs) -> Bytes 
         .as_ref()
         .and_then(|_| ShortStr::new(&reply));
     let mut cluster_id = None;
-    put_headers(&mut headers, neutral, &mut cluster_id);
+    put_headers(&mut headers, neutral, &mut cluster_id, twice);
 
     let expiration = message.remaining_ms(now).map(|ms| ms.to_string());
     let short = |text: &Option<Bytes>| text.as_deref().map(|text| text.to_vec());
@@ -428,14 +438,14 @@ fn short_or_header<'a>(
 }
 
 /// Writes the named values: the first of each name as a header, and all of them as a list of pairs when
-/// a name repeats or is too long to be a header's.
+/// a name repeats or is too long to be a header's. Without `twice` what is in the list is no header.
 fn put_headers<'a>(
     headers: &mut TableWriter,
     neutral: &'a Neutral,
     cluster_id: &mut Option<&'a [u8]>,
+    twice: bool,
 ) {
-    let mut seen = std::collections::HashSet::new();
-    let mut whole = true;
+    let mut named = Vec::with_capacity(neutral.headers.len());
     for (name, value) in &neutral.headers {
         match value {
             NeutralValue::ShortText(id) | NeutralValue::Text(id)
@@ -443,31 +453,32 @@ fn put_headers<'a>(
             {
                 *cluster_id = Some(id);
             }
-            value => {
-                let fits = name.len() <= 255;
-                if seen.insert(&name[..]) && fits {
-                    put_pair(headers, name, value, 0);
-                } else {
-                    whole = false;
-                }
+            value => named.push((name, value)),
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    let repeats = named
+        .iter()
+        .any(|(name, _)| name.len() > 255 || !seen.insert(&name[..]));
+    if twice || !repeats {
+        seen.clear();
+        for (name, value) in &named {
+            if name.len() <= 255 && seen.insert(&name[..]) {
+                put_pair(headers, name, value, 0);
             }
         }
     }
-    if whole {
-        return;
-    }
-    let mut list = ArrayWriter::new();
-    for (name, value) in &neutral.headers {
-        if &name[..] == H_CLUSTER_ID.as_bytes() {
-            continue;
+    if repeats {
+        let mut list = ArrayWriter::new();
+        for (name, value) in &named {
+            wire_value(value, 2, &mut |value| {
+                let mut pair = ArrayWriter::new();
+                pair.push(Value::LongStr(LongStr(name))).push(value);
+                list.push(Value::Array(pair.array()));
+            });
         }
-        wire_value(value, 2, &mut |value| {
-            let mut pair = ArrayWriter::new();
-            pair.push(Value::LongStr(LongStr(name))).push(value);
-            list.push(Value::Array(pair.array()));
-        });
+        headers.named(H_USER_PROPERTIES, Value::Array(list.array()));
     }
-    headers.named(H_USER_PROPERTIES, Value::Array(list.array()));
 }
 
 #[cfg(test)]
@@ -547,14 +558,17 @@ mod tests {
     proptest! {
         #[test]
         fn neutral_to_amqp_and_back_loses_nothing(neutral in neutral()) {
-            let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
-            prop_assert_eq!(to_neutral(&raw), neutral);
+            let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), usize::MAX);
+            prop_assert_eq!(&to_neutral(&raw), &neutral);
+            let tight = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), 0);
+            prop_assert!(tight.len() <= raw.len());
+            prop_assert_eq!(&to_neutral(&tight), &neutral);
         }
 
         #[test]
         fn any_bytes_give_some_neutral_form(raw in prop::collection::vec(any::<u8>(), 0..100)) {
             let neutral = to_neutral(&raw);
-            let again = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
+            let again = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), usize::MAX);
             prop_assert!(Properties::walk(&again).is_ok());
             let _ = publish_facts(&raw, "guest");
         }
@@ -620,7 +634,7 @@ mod tests {
             time_to_live_ms: Some(5000),
             ..Neutral::default()
         };
-        let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(2000));
+        let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(2000), usize::MAX);
         assert_eq!(
             Properties::walk(&raw).unwrap().expiration,
             ShortStr::new(b"3000")
@@ -633,7 +647,7 @@ mod tests {
             reply_to: Some(ReplyTo::Topic(Bytes::from_static(b"a/b"))),
             ..Neutral::default()
         };
-        let list = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
+        let list = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), usize::MAX);
         assert_eq!(
             Properties::walk(&list).unwrap().reply_to,
             ShortStr::new(b"mqtt:a/b")

@@ -8,9 +8,9 @@ use anabranch_core::gateway::{Answer, Outcome, PublishOutcome, Reply};
 use anabranch_core::id::{ConsumerTag, Token};
 use anabranch_core::message::Message;
 
-use super::consume::{hand_out, routing_key};
+use super::deliver::{hand_out, properties, properties_room, properties_too_large, routing_key};
 use super::publish::no_exchange;
-use super::{AmqpConnection, Cx, Phase};
+use super::{AmqpConnection, Cx, Phase, channel_at};
 use crate::channel::{Ask, State, Then};
 use crate::error::ReplyCode;
 use crate::reason;
@@ -166,7 +166,8 @@ impl AmqpConnection {
                 routing_key: ShortStr::cut(&self.key),
             },
         );
-        let properties = self.properties(message, cx.now.unix);
+        // It came in a frame of this connection, so it fits into one.
+        let properties = properties(&self.codecs, message, cx.now.unix, usize::MAX);
         cx.out
             .send
             .content(of.channel, &properties, &message.body, self.frame_bytes_max);
@@ -364,7 +365,17 @@ impl AmqpConnection {
             );
             return;
         };
-        let Some(channel) = self.channel_mut(number) else {
+        let message = &delivery.message;
+        let room_bytes = properties_room(self.frame_bytes_max);
+        let properties = properties(&self.codecs, message, cx.now.unix, room_bytes);
+        if properties.len() > room_bytes {
+            if !no_ack {
+                self.give_back(&delivery, cx);
+            }
+            return self.fail(number, properties_too_large(self.frame_bytes_max), cx);
+        }
+        routing_key(message, &mut self.key);
+        let Some(channel) = channel_at(&mut self.channels, number) else {
             return;
         };
         if no_ack {
@@ -372,20 +383,16 @@ impl AmqpConnection {
         } else {
             hand_out(channel, &delivery, true);
         }
-        let delivery_tag = channel.delivered;
-        let message = &delivery.message;
-        routing_key(message, &mut self.key);
         cx.out.send.method(
             number,
             &BasicGetOk {
-                delivery_tag,
+                delivery_tag: channel.delivered,
                 redelivered: delivery.attempt > 1,
                 exchange: ShortStr::cut(&message.exchange),
                 routing_key: ShortStr::cut(&self.key),
                 message_count: count(ready),
             },
         );
-        let properties = self.properties(message, cx.now.unix);
         cx.out
             .send
             .content(number, &properties, &message.body, self.frame_bytes_max);

@@ -1,29 +1,21 @@
-//! Consumers, deliveries and acknowledgements, and the small methods of class basic, channel and others.
+//! Consumers, and the small methods of class basic, channel, confirm, tx and access.
 //!
-//! Owns delivery tags, prefetch (per consumer by core's credit, per channel by holding back here) and
-//! the encoding of what is delivered. A message that came in by AMQP leaves with its original property
-//! bytes; any other is converted by `map`.
+//! Owns consumer tags and prefetch: per consumer by core's credit, per channel by holding back in
+//! `deliver`. What is delivered is not its business.
 
-use std::sync::Arc;
-
-use anabranch_core::gateway::{Command, Consume, Delivery, Outcome};
-use anabranch_core::id::{ConsumerTag, UnixMs};
-use anabranch_core::message::Message;
+use anabranch_core::gateway::{Command, Consume, Outcome};
+use anabranch_core::id::ConsumerTag;
 use bytes::Bytes;
 
 use super::{AmqpConnection, Cx};
-use crate::address;
 use crate::arguments;
-use crate::channel::{Channel, Consumer, State, Then};
+use crate::channel::{Consumer, Then};
 use crate::confirm::Confirms;
 use crate::error::{AmqpError, ReplyCode};
-use crate::map;
-use crate::unacked::Unsettled;
 use crate::wire::batch::Batch;
-use crate::wire::field::ShortStr;
 use crate::wire::method::{
-    AccessRequestOk, BasicCancel, BasicCancelOk, BasicConsume, BasicDeliver, BasicGet, BasicQos,
-    BasicQosOk, BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, Wire,
+    AccessRequestOk, BasicCancel, BasicCancelOk, BasicConsume, BasicGet, BasicQos, BasicQosOk,
+    BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, Wire,
 };
 
 /// Queues whose `basic.get` tags a channel remembers.
@@ -41,17 +33,6 @@ fn credit_of(prefetch: u16) -> u32 {
 
 fn not_implemented(text: &'static str) -> AmqpError {
     AmqpError::connection(ReplyCode::NOT_IMPLEMENTED, text)
-}
-
-/// Writes the routing key a message is delivered with.
-pub(super) fn routing_key(message: &Message, key: &mut Vec<u8>) {
-    key.clear();
-    if message.origin_key.is_empty() || message.origin != map::ORIGIN {
-        address::address_to_key(&message.address.0, key);
-        address::cut_key(key);
-    } else {
-        key.extend_from_slice(&message.origin_key);
-    }
 }
 
 impl AmqpConnection {
@@ -296,216 +277,5 @@ impl AmqpConnection {
             );
         }
         Ok(())
-    }
-
-    /// `basic.ack`, `basic.nack` and `basic.reject`.
-    #[inline]
-    pub(super) fn acknowledge(
-        &mut self,
-        number: u16,
-        tag: u64,
-        multiple: bool,
-        outcome: Outcome,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), AmqpError> {
-        let Some(channel) = self
-            .channels
-            .get_mut(usize::from(number))
-            .and_then(|slot| slot.as_deref_mut())
-        else {
-            return Ok(());
-        };
-        let (settles, commands) = (&mut self.settles, &mut cx.out.commands);
-        let mut counted = 0;
-        let mut settle = |entry: Unsettled| {
-            counted += u32::from(!entry.got);
-            settles.add(entry.consumer, entry.offset, outcome, commands);
-        };
-        let found = match (tag, multiple) {
-            // AMQP 0-9-1, basic.ack: 0 with multiple is everything, which may be nothing.
-            (0, true) => {
-                channel.unacked.take_all(settle);
-                true
-            }
-            (tag, true) => channel.unacked.take_up_to(tag, settle),
-            (tag, false) => channel.unacked.take(tag).map(&mut settle).is_some(),
-        };
-        channel.in_window -= counted.min(channel.in_window);
-        if !found {
-            return Err(AmqpError::channel(
-                ReplyCode::PRECONDITION_FAILED,
-                format!("unknown delivery tag {tag}"),
-            ));
-        }
-        if !channel.held.is_empty() {
-            self.send_held(number, cx);
-        }
-        Ok(())
-    }
-
-    /// A delivery from core.
-    #[inline]
-    pub(super) fn deliver(&mut self, delivery: Delivery, cx: &mut Cx<'_>) {
-        let Some(consumer) = self.consumers.get(&delivery.consumer) else {
-            return;
-        };
-        let channel = self
-            .channels
-            .get_mut(usize::from(consumer.of.channel))
-            .and_then(|slot| slot.as_deref_mut());
-        let channel =
-            channel.filter(|channel| channel.life == consumer.of && channel.state == State::Open);
-        let Some(channel) =
-            channel.filter(|_| !consumer.detaching && self.phase == super::Phase::Running)
-        else {
-            // Sent off before it was detached: nobody will acknowledge it.
-            if !consumer.no_ack {
-                self.settles.add(
-                    delivery.consumer,
-                    delivery.offset,
-                    Outcome::Released,
-                    &mut cx.out.commands,
-                );
-            }
-            return;
-        };
-        if consumer.no_ack {
-            channel.delivered += 1;
-        } else if channel.window > 0
-            && (channel.in_window >= channel.window.into() || !channel.held.is_empty())
-        {
-            channel.held.push_back(delivery);
-            return;
-        } else {
-            hand_out(channel, &delivery, false);
-        }
-        let deliver = Sending {
-            consumer_tag: &consumer.tag,
-            codecs: &self.codecs,
-            key: &mut self.key,
-        };
-        deliver.send(channel, &delivery, self.frame_bytes_max, cx);
-    }
-
-    /// Sends what the channel's window held back, as far as it has room now.
-    fn send_held(&mut self, number: u16, cx: &mut Cx<'_>) {
-        let Some(channel) = self
-            .channels
-            .get_mut(usize::from(number))
-            .and_then(|slot| slot.as_deref_mut())
-        else {
-            return;
-        };
-        while channel.window == 0 || channel.in_window < channel.window.into() {
-            let Some(delivery) = channel.held.pop_front() else {
-                return;
-            };
-            let Some(consumer) = self.consumers.get(&delivery.consumer) else {
-                self.settles.add(
-                    delivery.consumer,
-                    delivery.offset,
-                    Outcome::Released,
-                    &mut cx.out.commands,
-                );
-                continue;
-            };
-            hand_out(channel, &delivery, false);
-            let deliver = Sending {
-                consumer_tag: &consumer.tag,
-                codecs: &self.codecs,
-                key: &mut self.key,
-            };
-            deliver.send(channel, &delivery, self.frame_bytes_max, cx);
-        }
-    }
-
-    /// Gives back what is held back for a consumer that ends.
-    pub(super) fn release_held(&mut self, number: u16, consumer: ConsumerTag, cx: &mut Cx<'_>) {
-        let Some(channel) = self
-            .channels
-            .get_mut(usize::from(number))
-            .and_then(|slot| slot.as_deref_mut())
-        else {
-            return;
-        };
-        channel.held.retain(|delivery| {
-            let stays = delivery.consumer != consumer;
-            if !stays {
-                self.settles.add(
-                    consumer,
-                    delivery.offset,
-                    Outcome::Released,
-                    &mut cx.out.commands,
-                );
-            }
-            stays
-        });
-    }
-
-    /// Raw properties of a message for this protocol.
-    pub(super) fn properties(&self, message: &Message, now: UnixMs) -> Bytes {
-        properties(&self.codecs, message, now)
-    }
-}
-
-/// Gives a delivery its tag, and remembers it until it is acknowledged.
-pub(super) fn hand_out(channel: &mut Channel, delivery: &Delivery, got: bool) {
-    channel.delivered += 1;
-    if !got {
-        channel.in_window += 1;
-    }
-    channel.unacked.push(Unsettled {
-        tag: channel.delivered,
-        consumer: delivery.consumer,
-        offset: delivery.offset,
-        got,
-    });
-}
-
-fn properties(
-    codecs: &anabranch_core::properties::Codecs,
-    message: &Message,
-    now: UnixMs,
-) -> Bytes {
-    if message.origin == map::ORIGIN {
-        message.properties.clone()
-    } else {
-        map::from_neutral(&codecs.neutral(message), message, now)
-    }
-}
-
-/// What sending a delivery borrows of the connection.
-struct Sending<'c> {
-    consumer_tag: &'c Bytes,
-    codecs: &'c anabranch_core::properties::Codecs,
-    key: &'c mut Vec<u8>,
-}
-
-impl Sending<'_> {
-    #[inline]
-    fn send(self, channel: &Channel, delivery: &Delivery, frame_bytes_max: u32, cx: &mut Cx<'_>) {
-        let message: &Arc<Message> = &delivery.message;
-        routing_key(message, self.key);
-        let number = channel.life.channel;
-        cx.out.send.method(
-            number,
-            &BasicDeliver {
-                consumer_tag: ShortStr::cut(self.consumer_tag),
-                delivery_tag: channel.delivered,
-                redelivered: delivery.attempt > 1,
-                exchange: ShortStr::cut(&message.exchange),
-                routing_key: ShortStr::cut(self.key),
-            },
-        );
-        if message.origin == map::ORIGIN {
-            cx.out
-                .send
-                .content(number, &message.properties, &message.body, frame_bytes_max);
-        } else {
-            let properties = properties(self.codecs, message, cx.now.unix);
-            cx.out
-                .send
-                .content(number, &properties, &message.body, frame_bytes_max);
-        }
     }
 }

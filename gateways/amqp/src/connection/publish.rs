@@ -10,7 +10,7 @@ use anabranch_core::message::Message;
 use bytes::{Bytes, BytesMut};
 
 use super::topology::bad_key;
-use super::{AmqpConnection, Cx};
+use super::{AmqpConnection, Cx, channel_at};
 use crate::channel::{Content, Header, State};
 use crate::error::{AmqpError, ReplyCode};
 use crate::map;
@@ -69,8 +69,7 @@ impl AmqpConnection {
         cx: &mut Cx<'_>,
     ) -> Result<(), AmqpError> {
         let body_bytes_max = self.config.body_bytes_max;
-        let slot = self.channels.get_mut(usize::from(number));
-        let Some(channel) = slot.and_then(|slot| slot.as_deref_mut()) else {
+        let Some(channel) = channel_at(&mut self.channels, number) else {
             return Ok(());
         };
         let Some(content) = channel

@@ -66,8 +66,14 @@ impl std::fmt::Debug for ShortStr<'_> {
 }
 
 /// A long string: up to 4 GiB of octets, within a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LongStr<'a>(pub &'a [u8]);
+
+impl std::fmt::Debug for LongStr<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
 
 /// Reads fields one after the other from borrowed bytes.
 #[derive(Clone, Debug)]
