@@ -13,14 +13,13 @@ pub(crate) const POINTS_LIMIT: usize = 300;
 /// Time between two points.
 pub(crate) const STEP_MS: u64 = 1000;
 
-/// One second of the node's life; the first six fields are per second.
+/// One second of the node's life; what is not whole is per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Point {
     at_ms: u64,
     received: f64,
     delivered: f64,
     acknowledged: f64,
-    confirmed: f64,
     bytes_in: f64,
     bytes_out: f64,
     ready: u64,
@@ -52,7 +51,6 @@ impl History {
                 received: rate(new.received, old.received),
                 delivered: rate(new.delivered, old.delivered),
                 acknowledged: rate(new.acknowledged, old.acknowledged),
-                confirmed: rate(new.confirmed, old.confirmed),
                 bytes_in: rate(new.bytes_in, old.bytes_in),
                 bytes_out: rate(new.bytes_out, old.bytes_out),
                 ready: now.gauges.ready,

@@ -242,8 +242,7 @@ impl Fake {
             stream.acknowledged = stream.delivered.saturating_sub(stream.unacknowledged);
         }
         stream.bytes = (stream.ready + stream.unacknowledged) * 181;
-        stream.next_offset = stream.published;
-        stream.first_offset = stream.published.saturating_sub(stream.ready);
+        stream.live = (stream.kind == "session").then_some(true);
         stream.subscriptions = vec![Subscription {
             name: String::new(),
             mode: if stream.kind == "session" {
@@ -375,8 +374,7 @@ impl Fake {
                 received: total(5200.0, 41.0),
                 delivered: total(9800.0, 33.0),
                 acknowledged: total(9600.0, 33.0),
-                confirmed: total(5100.0, 41.0),
-                redelivered: total(2.0, 20.0),
+                unroutable: total(0.1, 30.0),
                 dropped: 0,
                 refused: total(0.2, 9.0),
                 bytes_in: total(910_000.0, 41.0),

@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from "../lib.js";
 import { call, can, enc, usePoll, useSeries } from "../api.js";
 import { Button, Card, Dialog, Empty, Field, FormDialog, Loading, Page, ProtocolTag, Search, Spark, State, Table, Tag, toast } from "../ui.js";
-import { bytes, count, duration, rate } from "../format.js";
+import { bytes, count, duration, many, rate } from "../format.js";
 
 const keyOf = (row) => row.id;
 
@@ -44,6 +44,7 @@ function Holds({ row }) {
   return html`<div class="tags">
     ${row.channels != null && html`<${Tag}>${row.channels} ${row.channels === 1 ? "channel" : "channels"}<//>`}
     ${row.session && html`<${Tag} title=${row.session.name}>${row.session.durable ? "durable session" : "clean session"}<//>`}
+    ${row.channels == null && !row.session && html`<span class="note">${many(row.consumers, "consumer")}</span>`}
     ${row.unacknowledged > 0 && html`<${Tag} kind="warn">${count(row.unacknowledged)} unacked<//>`}
   </div>`;
 }

@@ -55,7 +55,7 @@ export function Overview() {
           <dt>Data on disk</dt><dd>${bytes(node.disk_used_bytes)}</dd>
           <dt>Free on disk</dt><dd>${bytes(node.disk_free_bytes)}</dd>
           <dt>Traffic in / out</dt><dd>${bytes(now.bytes_in)}/s / ${bytes(now.bytes_out)}/s</dd>
-          <dt>Confirmed</dt><dd>${rate(now.confirmed)}</dd>
+          <dt>Found no binding</dt><dd>${count(totals.unroutable)}</dd>
           <dt>Refused by rules</dt><dd>${count(totals.refused)}</dd>
           <dt>Dropped</dt><dd>${count(totals.dropped)}</dd>
         </dl>

@@ -44,7 +44,7 @@ export function Streams() {
 }
 
 function Kind({ row }) {
-  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.state !== "running" && html`<${State} state=${row.state} />`}`;
+  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.live != null && html`<span class=${`state ${row.live ? "good" : "muted"}`}><span class="dot"></span>${row.live ? "connected" : "away"}</span>`}${row.state !== "running" && html`<${State} state=${row.state} />`}`;
 }
 
 function Create({ onClose, onDone }) {
@@ -100,8 +100,8 @@ export function StreamPage({ vhost, name }) {
       <${Stat} name="Unacknowledged" value=${count(data.unacknowledged)} note="in consumers’ hands" />
       <${Stat} name="Consumers" value=${count(data.consumers)} note=${data.consumers ? "attached" : "nobody reads"} />
       <${Stat} name="In" value=${rate(speed("published"))} note=${`${count(data.published)} in all`} />
-      <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.redelivered)} redelivered`} />
-      <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${`${count(data.acknowledged)} in all`} />
+      <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.delivered)} in all`} />
+      <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${data.dropped ? `${count(data.dropped)} dropped` : `${count(data.acknowledged)} in all`} />
     </div>
     <${Card} title="Depth" actions=${html`<span class="live"><span class="dot"></span>live, since you opened this page</span>`}>
       <${Chart} times=${points.map((point) => point.at / 1000)} height=${230} spanS=${60} lines=${[{ name: "Ready", tone: "c", values: column("ready"), fill: true }, { name: "Unacknowledged", tone: "d", values: column("unacknowledged") }]} />
@@ -113,7 +113,7 @@ export function StreamPage({ vhost, name }) {
       <//>
       <${Card} title="Readers">
         <ul class="rows">${data.subscriptions.map((row) => html`<li key=${row.name}><b>${row.name || "its own subscription"}</b><${Tag}>${row.mode}<//><span class="push">${count(row.ready)} ready, ${count(row.unacknowledged)} unacked, ${many(row.consumers, "consumer")}</span></li>`)}</ul>
-        <dl class="facts"><dt>Offsets</dt><dd>${count(data.first_offset)} to ${count(data.next_offset)}</dd>${Object.entries(data.arguments).map(([key, value]) => html`<dt>${key}</dt><dd>${JSON.stringify(value)}</dd>`)}</dl>
+        ${Object.keys(data.arguments).length > 0 && html`<dl class="facts">${Object.entries(data.arguments).map(([key, value]) => html`<dt>${key}</dt><dd>${JSON.stringify(value)}</dd>`)}</dl>`}
       <//>
     </div>
     ${dialog === "peek" && html`<${Peek} vhost=${vhost} name=${name} onClose=${close} />`}
