@@ -80,15 +80,15 @@ impl Api {
         self.post("/users", user).expect(201);
     }
 
-    /// Adds an allow rule for one user and gives its number.
+    /// Adds an allow rule for one user and gives its name.
     ///
     /// # Panics
     /// When the server refuses.
-    pub fn allow(&self, user: &str, actions: &[&str], resource: Value) -> u64 {
+    pub fn allow(&self, user: &str, actions: &[&str], resource: Value) -> String {
         self.rule("allow", 0, user, actions, resource)
     }
 
-    /// Adds a rule for one user and gives its number.
+    /// Adds a rule for one user and gives its name.
     ///
     /// # Panics
     /// When the server refuses.
@@ -99,7 +99,7 @@ impl Api {
         user: &str,
         actions: &[&str],
         resource: Value,
-    ) -> u64 {
+    ) -> String {
         let rule = json!({
             "comment": "set by a test",
             "effect": effect,
@@ -109,16 +109,16 @@ impl Api {
             "resource": resource,
         });
         let answer = self.post("/rules", rule).expect(201);
-        answer["id"]
-            .as_u64()
-            .unwrap_or_else(|| panic!("a rule has a number: {answer}"))
+        let id = answer["id"].as_str();
+        id.unwrap_or_else(|| panic!("a rule has a name: {answer}"))
+            .to_owned()
     }
 
     /// Deletes a rule.
     ///
     /// # Panics
     /// When the server refuses.
-    pub fn delete_rule(&self, id: u64) {
+    pub fn delete_rule(&self, id: &str) {
         self.delete(&format!("/rules/{id}")).expect(204);
     }
 

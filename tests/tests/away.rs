@@ -127,7 +127,7 @@ fn messages_wait_across_a_kill() {
 
 /// Acknowledged is gone, unacknowledged comes again and says so.
 #[test]
-fn unacknowledged_deliveries_come_again_after_a_kill() {
+fn unacknowledged_deliveries_come_again_after_a_stop() {
     let mut node = Node::dev();
     let mut application = pika(&node);
     application.must("queue_declare", json!({ "queue": "work", "durable": true }));
@@ -146,7 +146,7 @@ fn unacknowledged_deliveries_come_again_after_a_kill() {
     );
     application.must("ack", json!({ "tag": messages[7]["tag"] }));
     // A confirmed publish behind them: the acknowledgements were read before it, and a drain settles
-    // what was read. (A kill may lose acknowledgements of the last moments; a stop may not.)
+    // what was read.
     application.must("publish", json!({ "key": "work", "body": "last" }));
     node.stop();
     node.restart();

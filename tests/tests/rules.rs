@@ -24,10 +24,10 @@ fn queue(name: &str) -> Value {
     json!({ "vhost": "/", "kind": "queue", "match": "literal", "pattern": name })
 }
 
-/// Numbers of the reader's rules.
+/// Names of the reader's rules.
 struct Rules {
-    topics: u64,
-    queue: u64,
+    topics: String,
+    queue: String,
 }
 
 /// A node whose `reader` may read `plant/+/temp`: as topic, and from the queue `temps`.
@@ -233,14 +233,14 @@ fn a_lost_right_ends_live_subscriptions_and_consumers_within_a_second() {
     mqtt_reader.begin("wait_closed", json!({}));
     amqp_reader.begin("wait_lost", json!({}));
     let started = Instant::now();
-    api.delete_rule(rules.queue);
+    api.delete_rule(&rules.queue);
     let lost = amqp_reader.finish("wait_lost");
     let took = started.elapsed();
     assert!(lost["cancelled"].is_string(), "basic.cancel: {lost}");
     assert!(took < ACTS_WITHIN, "the consumer ended after {took:?}");
 
     let started = Instant::now();
-    api.delete_rule(rules.topics);
+    api.delete_rule(&rules.topics);
     let closed = mqtt_reader.finish("wait_closed");
     let took = started.elapsed();
     assert_eq!(closed["closed"]["reason"], 0x87, "not authorized: {closed}");
@@ -307,7 +307,7 @@ fn publishers_are_refused_and_allowed_at_their_next_message() {
     bodies.sort();
     assert_eq!(bodies, ["a", "m"]);
 
-    api.delete_rule(rule);
+    api.delete_rule(&rule);
     let took = until("refused over MQTT", || !by_mqtt());
     assert!(took < ACTS_WITHIN, "refused over MQTT after {took:?}");
     let took = until("refused over AMQP", || !by_amqp());

@@ -1,0 +1,328 @@
+//! The command line over the API: what each noun does, what it prints, and its exit codes, which
+//! scripts rely on.
+
+use anabranch_tests::node::{self, Finished};
+use anabranch_tests::{Agent, Node};
+use serde_json::{Value, json};
+
+/// Done.
+const DONE: Option<i32> = Some(0);
+/// Refused or failed.
+const REFUSED: Option<i32> = Some(1);
+/// The command line is wrong.
+const USAGE: Option<i32> = Some(2);
+/// No server answers.
+const UNREACHABLE: Option<i32> = Some(3);
+
+/// Runs a command as `admin`, whose password it reads from the data folder.
+fn run(node: &Node, arguments: &[&str]) -> Finished {
+    let url = format!("http://{}", node.addresses().http);
+    let data = node.data().to_str().unwrap();
+    node::run(&[arguments, &["--url", &url, "--data", data]].concat(), &[])
+}
+
+/// Runs a command that succeeds and gives what it printed.
+fn done(node: &Node, arguments: &[&str]) -> String {
+    let finished = run(node, arguments);
+    assert_eq!(finished.code, DONE, "{arguments:?}: {}", finished.output());
+    finished.stdout
+}
+
+/// Runs a command with `-o json` and gives its value.
+fn json_of(node: &Node, arguments: &[&str]) -> Value {
+    let text = done(node, &[arguments, &["-o", "json"]].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+}
+
+#[test]
+fn version_and_help_need_no_server() {
+    let version = node::run(&["version"], &[]);
+    assert_eq!(version.code, DONE);
+    assert!(
+        version.stdout.starts_with("anabranch "),
+        "{}",
+        version.stdout
+    );
+    assert_eq!(node::run(&["--help"], &[]).code, DONE);
+    assert_eq!(node::run(&["nonsense"], &[]).code, USAGE);
+    assert_eq!(node::run(&["user", "nonsense"], &[]).code, USAGE);
+}
+
+#[test]
+fn no_server_has_an_exit_code_of_its_own() {
+    let mut node = Node::secured();
+    node.stop();
+    let finished = run(&node, &["user", "list"]);
+    assert_eq!(finished.code, UNREACHABLE, "{}", finished.output());
+    assert!(
+        finished.stderr.contains("no server answers"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn users_are_added_changed_and_deleted() {
+    let node = Node::secured();
+    let add = [
+        "user",
+        "add",
+        "anna",
+        "--new-password",
+        "secret of anna",
+        "--role",
+        "monitoring",
+    ];
+    done(&node, &add);
+    let again = run(&node, &add);
+    assert_eq!(again.code, REFUSED, "{}", again.output());
+    let users = json_of(&node, &["user", "list"]);
+    let anna = users
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|user| user["name"] == "anna")
+        .unwrap();
+    assert_eq!(anna["roles"], json!(["monitoring"]));
+    assert!(
+        done(&node, &["user", "list"])
+            .lines()
+            .any(|line| line.starts_with("anna"))
+    );
+
+    let url = format!("http://{}", node.addresses().http);
+    let as_anna = |password: &str| {
+        node::run(
+            &["stream", "list", "--url", &url, "--user", "anna"],
+            &[("ANABRANCH_PASSWORD", password)],
+        )
+    };
+    assert_eq!(as_anna("secret of anna").code, DONE);
+    assert_eq!(as_anna("wrong").code, REFUSED);
+    done(
+        &node,
+        &["user", "set", "anna", "--new-password", "another secret"],
+    );
+    assert_eq!(as_anna("secret of anna").code, REFUSED);
+    assert_eq!(as_anna("another secret").code, DONE);
+    done(&node, &["user", "delete", "anna"]);
+    assert_eq!(as_anna("another secret").code, REFUSED);
+    assert_eq!(run(&node, &["user", "delete", "anna"]).code, REFUSED);
+}
+
+#[test]
+fn rules_are_added_explained_and_deleted() {
+    let node = Node::secured();
+    done(
+        &node,
+        &["user", "add", "anna", "--new-password", "secret of anna"],
+    );
+    let explain = [
+        "rule",
+        "explain",
+        "--who",
+        "anna",
+        "--action",
+        "publish",
+        "--name",
+        "plant/7/temp",
+    ];
+    assert_eq!(json_of(&node, &explain)["allowed"], false);
+    let add = [
+        "rule",
+        "add",
+        "--subject",
+        "user:anna",
+        "--action",
+        "publish",
+        "--resource",
+        "topic:filter:plant/#",
+    ];
+    let rule = json_of(&node, &add);
+    let id = rule["id"].as_str().expect("a rule has a name");
+    let answer = json_of(&node, &explain);
+    assert_eq!(
+        (&answer["allowed"], &answer["rule"]),
+        (&json!(true), &json!(id))
+    );
+    assert!(done(&node, &explain).starts_with("allowed"));
+    assert!(done(&node, &["rule", "list"]).contains("plant/#"));
+    done(&node, &["rule", "delete", id]);
+    assert!(done(&node, &explain).starts_with("denied"));
+    // One that makes no sense is refused with the reason.
+    let wrong = [
+        "rule",
+        "add",
+        "--subject",
+        "user:anna",
+        "--action",
+        "fly",
+        "--resource",
+        "topic:filter:#",
+    ];
+    let finished = run(&node, &wrong);
+    assert_eq!(finished.code, REFUSED);
+    assert!(finished.stderr.contains("fly"), "{}", finished.stderr);
+}
+
+#[test]
+fn streams_are_added_filled_looked_into_and_deleted() {
+    let node = Node::secured();
+    done(&node, &["stream", "add", "jobs"]);
+    let mut admin = Agent::pika().connected(
+        node.addresses().amqp,
+        json!({ "user": "admin", "password": node.admin_password() }),
+    );
+    let binding = json!({ "queue": "jobs", "exchange": "amq.topic", "key": "jobs.#" });
+    admin.must("queue_bind", binding);
+    for body in ["first", "second"] {
+        let routed = json_of(
+            &node,
+            &[
+                "pub",
+                "jobs.new",
+                body,
+                "--content-type",
+                "text/plain",
+                "--header",
+                "k=v",
+            ],
+        );
+        assert_eq!(routed["routed"], 1);
+    }
+    assert_eq!(json_of(&node, &["pub", "nobody.wants", "it"])["routed"], 0);
+    let shown = json_of(&node, &["stream", "show", "jobs"]);
+    assert_eq!(
+        (&shown["ready"], &shown["kind"]),
+        (&json!(2), &json!("queue")),
+        "{shown:#}"
+    );
+    let peeked = done(&node, &["stream", "peek", "jobs"]);
+    assert!(
+        peeked.contains("first") && peeked.contains("second"),
+        "{peeked}"
+    );
+    let followed = done(&node, &["sub", "jobs", "--count", "2"]);
+    assert_eq!(followed, "jobs/new first\njobs/new second");
+
+    // Nothing of that took a message; the application gets both, with their properties.
+    admin.must("consume", json!({ "queue": "jobs", "no_ack": false }));
+    let messages = admin.take(2);
+    assert_eq!(messages[0]["body"], "first");
+    assert_eq!(messages[0]["redelivered"], false);
+    assert_eq!(messages[0]["key"], "jobs.new");
+    assert_eq!(messages[0]["properties"]["content_type"], "text/plain");
+    assert_eq!(messages[0]["properties"]["headers"]["k"], "v");
+
+    assert_eq!(
+        run(&node, &["stream", "delete", "jobs", "--if-unused"]).code,
+        REFUSED
+    );
+    admin.ask("close", json!({}));
+    done(&node, &["pub", "jobs.new", "third"]);
+    assert!(done(&node, &["stream", "purge", "jobs"]).contains('3'));
+    done(&node, &["stream", "delete", "jobs"]);
+    assert_eq!(run(&node, &["stream", "show", "jobs"]).code, REFUSED);
+}
+
+#[test]
+fn connections_are_listed_and_closed() {
+    let node = Node::secured();
+    let password = node.admin_password();
+    let login = json!({ "user": "admin", "password": password, "client_id": "sensor-7" });
+    let mut device = Agent::paho().connected(node.addresses().mqtt, login);
+    let mut application = Agent::pika().connected(
+        node.addresses().amqp,
+        json!({ "user": "admin", "password": password }),
+    );
+    application.must("queue_declare", json!({ "queue": "q" }));
+    let list = json_of(&node, &["connection", "list"]);
+    let rows = list.as_array().unwrap();
+    let of = |protocol: &str| {
+        let mut rows = rows.iter().filter(|row| {
+            let shown = row["protocol"].as_str().unwrap_or_default();
+            shown.to_lowercase().starts_with(protocol)
+        });
+        rows.next()
+            .unwrap_or_else(|| panic!("{protocol} in {list:#}"))
+    };
+    assert_eq!(of("mqtt")["client_id"], "sensor-7");
+    assert_eq!(of("amqp")["user"], "admin");
+
+    // An administrator's close has each protocol's own reason: 0x98 and 320.
+    application.begin("wait_lost", json!({}));
+    for protocol in ["mqtt", "amqp"] {
+        done(
+            &node,
+            &["connection", "close", of(protocol)["id"].as_str().unwrap()],
+        );
+    }
+    let closed = device.ask("wait_closed", json!({}));
+    assert_eq!(closed["closed"]["reason"], 0x98, "{closed}");
+    let lost = application.finish("wait_lost");
+    assert_eq!(lost["connection_closed"]["code"], 320, "{lost}");
+    assert_eq!(
+        run(&node, &["connection", "close", "no-such-id"]).code,
+        REFUSED
+    );
+}
+
+#[test]
+fn configuration_is_shown_with_its_sources() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("anabranch.toml");
+    std::fs::write(&file, "[log]\nlevel = \"debug\"\n").unwrap();
+    let path = file.to_str().unwrap();
+    let shown = node::run(
+        &[
+            "config",
+            "show",
+            "--sources",
+            "--config",
+            path,
+            "--http",
+            "127.0.0.1:9999",
+        ],
+        &[("ANABRANCH_STORE__DATA_SHARDS", "3")],
+    );
+    assert_eq!(shown.code, DONE, "{}", shown.output());
+    let line = |key: &str| {
+        let mut lines = shown.stdout.lines().filter(|line| line.starts_with(key));
+        lines
+            .next()
+            .unwrap_or_else(|| panic!("{key} in {}", shown.stdout))
+            .to_owned()
+    };
+    for (key, value, source) in [
+        ("log.level", "debug", "anabranch.toml"),
+        ("store.data_shards", "3", "ANABRANCH_STORE__DATA_SHARDS"),
+        ("http.address", "127.0.0.1:9999", "--http"),
+        ("gateway.mqtt.address", "0.0.0.0:1883", "default"),
+    ] {
+        let line = line(key);
+        assert!(line.contains(value) && line.contains(source), "{line}");
+    }
+}
+
+/// An unknown key is refused and the nearest known one is named.
+#[test]
+fn unknown_keys_are_refused_with_the_nearest() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("anabranch.toml");
+    std::fs::write(&file, "[log]\nlevle = \"debug\"\n").unwrap();
+    let shown = node::run(&["config", "show", "--config", file.to_str().unwrap()], &[]);
+    assert!(shown.code != DONE, "{}", shown.output());
+    for word in ["log.levle", "log.level", "anabranch.toml"] {
+        assert!(shown.stderr.contains(word), "{word} in {}", shown.stderr);
+    }
+    for (variable, value, word) in [
+        ("ANABRANCH_LOG__LEVLE", "debug", "log.level"),
+        ("ANABRANCH_STORE__DATA_SHARDS", "many", "store.data_shards"),
+        ("ANABRANCH_STORE__DATA_SHARDS", "0", "store.data_shards"),
+        ("ANABRANCH_HTTP__ADDRESS", "nowhere", "http.address"),
+    ] {
+        let shown = node::run(&["config", "show"], &[(variable, value)]);
+        assert!(shown.code != DONE, "{variable}={value}: {}", shown.output());
+        assert!(shown.stderr.contains(word), "{word} in {}", shown.stderr);
+    }
+}
