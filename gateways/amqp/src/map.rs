@@ -340,10 +340,20 @@ fn pairs_of(array: Array<'_>) -> Option<Vec<(Bytes, NeutralValue)>> {
         .collect()
 }
 
-/// Raw flags and list for delivering a message of another origin at `now`. When they are longer than
-/// `room_bytes` and named values stand both as headers and in the list, they are left in the list alone.
-pub fn from_neutral(neutral: &Neutral, message: &Message, now: UnixMs, room_bytes: usize) -> Bytes {
-    let whole = write_neutral(neutral, message, now, true);
+/// Raw flags and list for delivering a message of another origin at `now`.
+pub fn from_neutral(neutral: &Neutral, message: &Message, now: UnixMs) -> Bytes {
+    write_neutral(neutral, message, now, true)
+}
+
+/// The same within `room_bytes` if that can be: named values that stand both as headers and in the list
+/// are then left in the list alone.
+pub fn from_neutral_within(
+    neutral: &Neutral,
+    message: &Message,
+    now: UnixMs,
+    room_bytes: usize,
+) -> Bytes {
+    let whole = from_neutral(neutral, message, now);
     if whole.len() <= room_bytes {
         whole
     } else {
@@ -558,9 +568,9 @@ mod tests {
     proptest! {
         #[test]
         fn neutral_to_amqp_and_back_loses_nothing(neutral in neutral()) {
-            let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), usize::MAX);
+            let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
             prop_assert_eq!(&to_neutral(&raw), &neutral);
-            let tight = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), 0);
+            let tight = from_neutral_within(&neutral, &foreign(&neutral), UnixMs(0), 0);
             prop_assert!(tight.len() <= raw.len());
             prop_assert_eq!(&to_neutral(&tight), &neutral);
         }
@@ -568,7 +578,7 @@ mod tests {
         #[test]
         fn any_bytes_give_some_neutral_form(raw in prop::collection::vec(any::<u8>(), 0..100)) {
             let neutral = to_neutral(&raw);
-            let again = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), usize::MAX);
+            let again = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
             prop_assert!(Properties::walk(&again).is_ok());
             let _ = publish_facts(&raw, "guest");
         }
@@ -634,7 +644,7 @@ mod tests {
             time_to_live_ms: Some(5000),
             ..Neutral::default()
         };
-        let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(2000), usize::MAX);
+        let raw = from_neutral(&neutral, &foreign(&neutral), UnixMs(2000));
         assert_eq!(
             Properties::walk(&raw).unwrap().expiration,
             ShortStr::new(b"3000")
@@ -647,7 +657,7 @@ mod tests {
             reply_to: Some(ReplyTo::Topic(Bytes::from_static(b"a/b"))),
             ..Neutral::default()
         };
-        let list = from_neutral(&neutral, &foreign(&neutral), UnixMs(0), usize::MAX);
+        let list = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
         assert_eq!(
             Properties::walk(&list).unwrap().reply_to,
             ShortStr::new(b"mqtt:a/b")

@@ -211,7 +211,7 @@ pub(super) fn properties<'m>(
         Cow::Borrowed(&message.properties)
     } else {
         let neutral = codecs.neutral(message);
-        Cow::Owned(map::from_neutral(&neutral, message, now, room_bytes).into())
+        Cow::Owned(map::from_neutral_within(&neutral, message, now, room_bytes).into())
     }
 }
 

@@ -109,7 +109,7 @@ pub fn unescape(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find("\\x") {
-        out.extend(rest[..at].as_bytes());
+        out.extend(&rest.as_bytes()[..at]);
         out.push(u8::from_str_radix(&rest[at + 2..at + 4], 16).expect("two hex digits"));
         rest = &rest[at + 4..];
     }
