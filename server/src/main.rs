@@ -1,2 +1,27 @@
 //! The binary: configuration, command line and wiring.
-fn main() {}
+//!
+//! Owns: which parts make a server, how it is configured, what can be typed. Never contains a rule.
+//! Next: `cli/mod.rs` (what can be typed), `node/start.rs` (what is joined), `gateways.rs` (the protocols),
+//! `backend/mod.rs` (what the API sees).
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cli;
+mod config;
+mod gateways;
+mod login;
+mod node;
+mod rules;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Command, CommandLine};
+
+fn main() -> ExitCode {
+    match CommandLine::parse().command {
+        Command::Serve(flags) => node::serve(&flags),
+        other => cli::run(other),
+    }
+}

@@ -1,0 +1,197 @@
+//! Exchanges and bindings for the API.
+//!
+//! Owns: their listing and translation.
+//! Never: changes them but by commands under the rules.
+
+use std::sync::Arc;
+
+use anabranch_admin::backend::{BackendError, Identity};
+use anabranch_admin::model::{Binding, Exchange};
+use anabranch_core::gateway::{BindingSpec, Command, ExchangeDeclare, ExchangeKind};
+use anabranch_driver::Call;
+
+use super::value::{table_from_json, table_to_json};
+use super::{Done, NodeBackend};
+use crate::gateways;
+
+const KINDS: [(&str, ExchangeKind); 4] = [
+    ("direct", ExchangeKind::Direct),
+    ("fanout", ExchangeKind::Fanout),
+    ("topic", ExchangeKind::Topic),
+    ("headers", ExchangeKind::Headers),
+];
+
+fn kind_name(kind: ExchangeKind) -> &'static str {
+    KINDS
+        .iter()
+        .find(|(_, known)| *known == kind)
+        .map_or("", |(name, _)| name)
+}
+
+impl NodeBackend {
+    pub(super) fn list_exchanges(&self, vhost: Option<&str>) -> Vec<Exchange> {
+        let vhosts = self.vhosts(vhost);
+        let meta = self.parts.fabric.meta();
+        let mut list = Vec::new();
+        for (id, name) in vhosts {
+            list.extend(meta.exchanges(id).map(|exchange| Exchange {
+                vhost: name.to_string(),
+                name: exchange.name.to_string(),
+                kind: kind_name(exchange.kind).to_owned(),
+                durable: exchange.durable,
+                auto_delete: exchange.auto_delete,
+                internal: exchange.internal,
+                predeclared: exchange.predeclared || exchange.name.is_empty(),
+                ..Exchange::default()
+            }));
+        }
+        list.sort_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
+        list
+    }
+
+    pub(super) async fn add_exchange(&self, who: &Identity, exchange: Exchange) -> Done<()> {
+        let kind = KINDS.iter().find(|(name, _)| *name == exchange.kind);
+        let Some((_, kind)) = kind else {
+            let why = format!(
+                "kind must be direct, fanout, topic or headers, not {}",
+                exchange.kind
+            );
+            return Err(BackendError::Invalid(why));
+        };
+        if exchange
+            .alternate
+            .as_ref()
+            .is_some_and(|name| !name.is_empty())
+        {
+            return Err(BackendError::Invalid(
+                "alternate exchanges are not supported yet".to_owned(),
+            ));
+        }
+        if exchange.name.starts_with("amq.") {
+            return Err(BackendError::Invalid(
+                "names that begin with amq. are reserved".to_owned(),
+            ));
+        }
+        let declare = ExchangeDeclare {
+            name: Arc::from(exchange.name),
+            kind: *kind,
+            passive: false,
+            durable: exchange.durable,
+            auto_delete: exchange.auto_delete,
+            internal: exchange.internal,
+            arguments: Vec::new(),
+        };
+        let token = Call::TOKEN;
+        self.ask(
+            who,
+            &exchange.vhost,
+            Command::DeclareExchange { token, declare },
+        )
+        .await?;
+        Ok(())
+    }
+
+    pub(super) async fn drop_exchange(
+        &self,
+        who: &Identity,
+        vhost: &str,
+        name: &str,
+        if_unused: bool,
+    ) -> Done<()> {
+        self.kind_of(vhost, name)?;
+        let command = Command::DeleteExchange {
+            token: Call::TOKEN,
+            name: Arc::from(name),
+            if_unused,
+        };
+        self.ask(who, vhost, command).await?;
+        Ok(())
+    }
+
+    fn kind_of(&self, vhost: &str, exchange: &str) -> Done<ExchangeKind> {
+        let id = self.vhost(vhost)?;
+        let meta = self.parts.fabric.meta();
+        let found = meta.exchange(id, exchange).map(|found| found.kind);
+        found.ok_or_else(|| {
+            BackendError::NotFound(format!("there is no exchange {exchange} in vhost {vhost}"))
+        })
+    }
+
+    pub(super) fn list_bindings(&self, vhost: Option<&str>) -> Vec<Binding> {
+        let vhosts = self.vhosts(vhost);
+        let meta = self.parts.fabric.meta();
+        let mut list = Vec::new();
+        for (id, name) in vhosts {
+            for binding in meta.bindings(id) {
+                let exchange = meta.exchange_by_id(binding.exchange);
+                let stream = meta.stream_by_id(binding.stream);
+                let (Some(exchange), Some(stream)) = (exchange, stream) else {
+                    continue;
+                };
+                list.push(Binding {
+                    vhost: name.to_string(),
+                    exchange: exchange.name.to_string(),
+                    destination_kind: "queue".to_owned(),
+                    destination: stream.name.to_string(),
+                    pattern: gateways::filter_pattern(&binding.filter),
+                    arguments: table_to_json(binding.arguments.as_slice()),
+                });
+            }
+        }
+        list.sort_by(|a, b| {
+            let key = |binding: &Binding| {
+                let Binding {
+                    vhost,
+                    exchange,
+                    destination,
+                    pattern,
+                    ..
+                } = binding;
+                (
+                    vhost.clone(),
+                    exchange.clone(),
+                    destination.clone(),
+                    pattern.clone(),
+                )
+            };
+            key(a).cmp(&key(b))
+        });
+        list
+    }
+
+    /// Makes a binding, or undoes it.
+    pub(super) async fn change_binding(
+        &self,
+        who: &Identity,
+        binding: Binding,
+        make: bool,
+    ) -> Done<()> {
+        if binding.destination_kind != "queue" {
+            let why = "bindings from exchange to exchange are not supported yet";
+            return Err(BackendError::Invalid(why.to_owned()));
+        }
+        let kind = self.kind_of(&binding.vhost, &binding.exchange)?;
+        let filter = gateways::pattern_filter(kind, &binding.pattern)
+            .map_err(|error| BackendError::Invalid(format!("pattern: {error}")))?;
+        let spec = BindingSpec {
+            exchange: Arc::from(binding.exchange),
+            stream: Arc::from(binding.destination),
+            filter,
+            arguments: table_from_json(&binding.arguments),
+        };
+        let token = Call::TOKEN;
+        let command = if make {
+            Command::Bind {
+                token,
+                binding: spec,
+            }
+        } else {
+            Command::Unbind {
+                token,
+                binding: spec,
+            }
+        };
+        self.ask(who, &binding.vhost, command).await?;
+        Ok(())
+    }
+}

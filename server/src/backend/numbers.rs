@@ -1,0 +1,389 @@
+//! The node's numbers and its live connections for the API.
+//!
+//! Owns: adding up what workers, shards and the system count. Depths of streams are asked of the shards,
+//! the more seldom the more streams there are, so that looking does not cost what serving needs.
+//! Never: asks more often than a second.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anabranch_admin::backend::{BackendError, Identity};
+use anabranch_admin::model::{
+    Alarm, Connection, Gauges, Listener, Node, Overview, ProtocolCount, Totals,
+};
+use anabranch_core::gateway::StopReason;
+use anabranch_core::id::ConnectionId;
+use anabranch_core::worker::{ConnectionRow as WorkerRow, WorkerCounts};
+use anabranch_driver::ConnectionRow;
+use tokio::sync::oneshot;
+
+use super::{Done, NodeBackend};
+
+/// Between two looks at the depths of all streams: this long for each of them, within the bounds.
+const PER_STREAM: Duration = Duration::from_micros(200);
+const DEPTHS_EVERY_MIN: Duration = Duration::from_millis(900);
+const DEPTHS_EVERY_MAX: Duration = Duration::from_secs(60);
+/// Between two looks at how large the data folder is.
+const DISK_EVERY: Duration = Duration::from_secs(10);
+
+/// What is remembered between two questions.
+pub(super) struct Numbers {
+    started_at_ms: u64,
+    depths: Mutex<Option<(Instant, Duration, Depths)>>,
+    disk: Mutex<Option<(Instant, u64)>>,
+    /// Since when an alarm stands.
+    alarms: Mutex<HashMap<&'static str, u64>>,
+}
+
+/// Sums over all streams.
+#[derive(Debug, Clone, Copy, Default)]
+struct Depths {
+    sessions: u64,
+    consumers: u64,
+    ready: u64,
+    unsettled: u64,
+    bytes: u64,
+    settled: u64,
+    dropped: u64,
+}
+
+impl Numbers {
+    pub(super) fn new() -> Numbers {
+        Numbers {
+            started_at_ms: wall_ms(),
+            depths: Mutex::new(None),
+            disk: Mutex::new(None),
+            alarms: Mutex::new(HashMap::new()),
+        }
+    }
+}
+
+fn wall_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The node's name: its host's.
+pub(super) fn node_name() -> String {
+    let uname = rustix::system::uname();
+    format!("anabranch@{}", uname.nodename().to_string_lossy())
+}
+
+impl NodeBackend {
+    pub(super) async fn count_all(&self) -> Done<Overview> {
+        let depths = self.depths().await;
+        let counts = self.worker_counts().await;
+        let driver = self.parts.driver.totals();
+        let sum = |of: fn(&WorkerCounts) -> u64| counts.iter().map(of).sum::<u64>();
+        let (exchanges, bindings, queues, users) = {
+            let meta = self.parts.fabric.meta();
+            let mut all = (0, 0, 0, meta.users().count() as u64);
+            for vhost in meta.vhosts() {
+                all.0 += meta.exchanges(vhost.id).count() as u64;
+                all.1 += meta.bindings(vhost.id).count() as u64;
+                all.2 += meta.streams(vhost.id).count() as u64;
+            }
+            all
+        };
+        let syncs = self
+            .parts
+            .shards
+            .iter()
+            .map(|shard| shard.stats().journal.syncs)
+            .sum();
+        Ok(Overview {
+            node: self.node().await,
+            gauges: Gauges {
+                connections: driver.open,
+                sessions: depths.sessions,
+                queues,
+                consumers: depths.consumers,
+                exchanges,
+                bindings,
+                users,
+                ready: depths.ready,
+                unacknowledged: depths.unsettled,
+                stored_bytes: depths.bytes,
+                ..Gauges::default()
+            },
+            totals: Totals {
+                received: sum(|counts| counts.published),
+                delivered: sum(|counts| counts.delivered),
+                acknowledged: depths.settled,
+                unroutable: sum(|counts| counts.unroutable),
+                dropped: depths.dropped,
+                refused: sum(|counts| counts.denied),
+                bytes_in: driver.received_bytes,
+                bytes_out: driver.sent_bytes,
+                connections_opened: driver.accepted,
+                logins_failed: self.parts.logins.failed_count(),
+                syncs,
+            },
+            protocols: self
+                .parts
+                .driver
+                .open_by_gateway()
+                .into_iter()
+                .map(|(name, connections)| ProtocolCount {
+                    protocol: name.to_owned(),
+                    connections,
+                })
+                .collect(),
+            listeners: self.listeners(),
+            alarms: self.alarms(),
+        })
+    }
+
+    fn listeners(&self) -> Vec<Listener> {
+        let own = [("http", self.parts.http)];
+        let all = self.parts.driver.addresses().iter().copied().chain(own);
+        let row = |(name, address): (&str, std::net::SocketAddr)| Listener {
+            protocol: name.to_owned(),
+            address: address.to_string(),
+        };
+        all.map(row).collect()
+    }
+
+    fn alarms(&self) -> Vec<Alarm> {
+        let full = self.parts.shards.iter().any(|shard| shard.is_full());
+        let poisoned = self
+            .parts
+            .shards
+            .iter()
+            .find_map(|shard| Some((shard.id(), shard.poisoned()?)));
+        let standing = [
+            (
+                "disk",
+                full.then(|| {
+                    "The disk is nearly full: publishing stops until there is room.".to_owned()
+                }),
+            ),
+            (
+                "journal",
+                poisoned.map(|(id, why)| {
+                    format!("Shard {id} stopped: {why}. Look at its disk, then restart the node.")
+                }),
+            ),
+        ];
+        let mut since = self
+            .numbers
+            .alarms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut alarms = Vec::new();
+        for (name, text) in standing {
+            match text {
+                Some(text) => alarms.push(Alarm {
+                    name: name.to_owned(),
+                    since_ms: *since.entry(name).or_insert_with(wall_ms),
+                    text,
+                }),
+                None => drop(since.remove(name)),
+            }
+        }
+        alarms
+    }
+
+    async fn node(&self) -> Node {
+        let disk_used_bytes = self.disk_used().await;
+        let disk_free_bytes = rustix::fs::statvfs(&self.parts.data)
+            .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        Node {
+            name: node_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at_ms: self.numbers.started_at_ms,
+            memory_bytes: resident_bytes(),
+            disk_used_bytes,
+            disk_free_bytes,
+        }
+    }
+
+    async fn disk_used(&self) -> u64 {
+        let known = *self
+            .numbers
+            .disk
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, bytes)) = known
+            && at.elapsed() < DISK_EVERY
+        {
+            return bytes;
+        }
+        let data = self.parts.data.clone();
+        let bytes = tokio::task::spawn_blocking(move || folder_bytes(&data, 0))
+            .await
+            .unwrap_or(0);
+        let mut disk = self
+            .numbers
+            .disk
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *disk = Some((Instant::now(), bytes));
+        bytes
+    }
+
+    async fn depths(&self) -> Depths {
+        let known = *self
+            .numbers
+            .depths
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, keep, depths)) = known
+            && at.elapsed() < keep
+        {
+            return depths;
+        }
+        let stats = self.stats().await;
+        let mut depths = Depths::default();
+        for (_, stat) in &stats {
+            depths.sessions += u64::from(stat.session.is_some());
+            depths.consumers += u64::from(stat.consumers);
+            depths.ready += stat.ready;
+            depths.unsettled += stat.unsettled;
+            depths.bytes += stat.bytes;
+            depths.settled += stat.settled;
+            depths.dropped += stat.dropped;
+        }
+        let count = u32::try_from(stats.len()).unwrap_or(u32::MAX);
+        let keep = PER_STREAM
+            .saturating_mul(count)
+            .clamp(DEPTHS_EVERY_MIN, DEPTHS_EVERY_MAX);
+        let mut held = self
+            .numbers
+            .depths
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Totals only grow: what a deleted stream had counted stays counted.
+        if let Some((_, _, before)) = *held {
+            depths.settled = depths.settled.max(before.settled);
+            depths.dropped = depths.dropped.max(before.dropped);
+        }
+        *held = Some((Instant::now(), keep, depths));
+        depths
+    }
+
+    async fn worker_counts(&self) -> Vec<WorkerCounts> {
+        let (tell, told) = oneshot::channel();
+        self.parts.driver.inspect(
+            |worker| worker.counts(),
+            move |counts| drop(tell.send(counts)),
+        );
+        told.await.unwrap_or_default()
+    }
+
+    pub(super) async fn list_connections(
+        &self,
+        vhost: Option<&str>,
+        user: Option<&str>,
+    ) -> Done<Vec<Connection>> {
+        let stopping = |_| BackendError::Unavailable("the node is stopping".to_owned());
+        let (tell, told) = oneshot::channel();
+        self.parts.driver.rows(move |rows| drop(tell.send(rows)));
+        let rows = told.await.map_err(stopping)?;
+        let (tell, told) = oneshot::channel();
+        self.parts
+            .driver
+            .inspect(|worker| worker.rows(), move |rows| drop(tell.send(rows)));
+        let of_workers = told.await.map_err(stopping)?;
+        let by_id: HashMap<ConnectionId, WorkerRow> = of_workers
+            .into_iter()
+            .flatten()
+            .map(|row| (row.id, row))
+            .collect();
+        let mut list: Vec<Connection> = rows
+            .into_iter()
+            .map(|row| {
+                let known = by_id.get(&row.id);
+                connection_row(row, known)
+            })
+            .filter(|row| vhost.is_none_or(|vhost| row.vhost == vhost))
+            .filter(|row| user.is_none_or(|user| row.user == user))
+            .collect();
+        list.sort_by_key(|row| row.connected_at_ms);
+        Ok(list)
+    }
+
+    pub(super) async fn kick(&self, who: &Identity, id: &str, reason: &str) -> Done<()> {
+        let missing = || BackendError::NotFound(format!("there is no connection {id}"));
+        let number = id.parse().map_err(|_| missing())?;
+        let (tell, told) = oneshot::channel();
+        let done = move |found| {
+            // Whoever asked may be gone by then.
+            tell.send(found).ok();
+        };
+        self.parts
+            .driver
+            .stop(ConnectionId(number), StopReason::Kicked, done);
+        if !told.await.unwrap_or(false) {
+            return Err(missing());
+        }
+        tracing::info!(
+            connection = id,
+            by = who.user,
+            reason,
+            "connection closed by an operator"
+        );
+        Ok(())
+    }
+}
+
+fn connection_row(row: ConnectionRow, known: Option<&WorkerRow>) -> Connection {
+    let fact = |name: &str| {
+        let found = row.view.facts.iter().find(|(known, _)| *known == name);
+        found.and_then(|(_, text)| text.parse::<u64>().ok())
+    };
+    let blocked = known.is_some_and(|known| known.blocked);
+    let details = std::iter::once(("protocol", row.view.protocol.clone()))
+        .chain(row.view.facts.iter().cloned());
+    Connection {
+        id: row.id.to_string(),
+        protocol: row.gateway.to_owned(),
+        user: row.view.user.clone(),
+        client_id: row.view.client.clone(),
+        peer: row.peer.to_string(),
+        vhost: row.view.vhost.clone(),
+        connected_at_ms: row.accepted.0,
+        state: if blocked { "blocked" } else { row.state.name() }.to_owned(),
+        channels: fact("channels"),
+        session: None,
+        consumers: known.map_or(0, |known| u64::from(known.readers)),
+        unacknowledged: fact("unacknowledged").unwrap_or(0),
+        received: known.map_or(0, |known| known.published),
+        delivered: known.map_or(0, |known| known.delivered),
+        bytes_in: row.received_bytes,
+        bytes_out: row.sent_bytes,
+        details: details
+            .map(|(name, text)| (name.to_owned(), text))
+            .collect(),
+    }
+}
+
+/// Resident memory of this process, 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// What the files below a folder take; folders deeper than any of ours are not looked into.
+fn folder_bytes(folder: &Path, depth: u32) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    const DEPTH_MAX: u32 = 4;
+    const BLOCK_BYTES: u64 = 512;
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() && depth < DEPTH_MAX => folder_bytes(&entry.path(), depth + 1),
+        Ok(meta) => meta.blocks() * BLOCK_BYTES,
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
+}

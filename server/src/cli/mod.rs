@@ -1,0 +1,220 @@
+//! The command line: what may be typed, and what each command does.
+//!
+//! `serve` runs a node. Everything else, but `config` and `version`, asks a running node over its HTTP
+//! API: nouns with verbs (`user list`, `stream purge`), a table for people or JSON with `-o json`.
+//!
+//! Exit codes, stable: 0 done; 1 refused or failed; 2 the command line is wrong; 3 no server answers.
+//!
+//! Owns: the grammar, the exit codes.
+//! Never: opens the data folder of a node (but for the administrator's first password).
+//! Next: `client.rs` (HTTP), one file per noun.
+
+mod client;
+mod configuration;
+mod connection;
+mod message;
+mod output;
+mod rule;
+mod stream;
+mod user;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use client::PASSWORD_FILE;
+
+/// One server for devices over MQTT and applications over AMQP, on one log.
+#[derive(Debug, Parser)]
+#[command(name = "anabranch", version, propagate_version = true)]
+pub struct CommandLine {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a node until it is told to stop
+    Serve(ServeFlags),
+    /// Users and their passwords, roles and groups
+    User {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: user::Verb,
+    },
+    /// Rules: who may do what
+    Rule {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: rule::Verb,
+    },
+    /// Queues, streams and sessions
+    Stream {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: stream::Verb,
+    },
+    /// Live connections
+    Connection {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: connection::Verb,
+    },
+    /// Publish one message and wait until it is stored
+    Pub {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(flatten)]
+        publish: message::PublishFlags,
+    },
+    /// Print the messages of a queue as they come; nothing is taken from it
+    Sub {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(flatten)]
+        follow: message::FollowFlags,
+    },
+    /// Show or check the configuration that `serve` would use
+    Config {
+        #[command(subcommand)]
+        verb: configuration::Verb,
+    },
+    /// Print the version
+    Version,
+}
+
+/// What `serve` can be told.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ServeFlags {
+    /// Allow anonymous access and guest/guest with all rights; on loopback only
+    #[arg(long)]
+    pub dev: bool,
+    #[command(flatten)]
+    pub node: NodeFlags,
+}
+
+/// Flags that are keys of the configuration.
+#[derive(Debug, Clone, Default, Args)]
+pub struct NodeFlags {
+    /// Data folder, created when missing [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Where devices connect [default: 0.0.0.0:1883; 127.0.0.1:1883 with --dev]
+    #[arg(long, value_name = "ADDR")]
+    pub mqtt: Option<String>,
+    /// Where applications connect [default: 0.0.0.0:5672; 127.0.0.1:5672 with --dev]
+    #[arg(long, value_name = "ADDR")]
+    pub amqp: Option<String>,
+    /// Where API and console are [default: 127.0.0.1:15672]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Form of the log [default: text]
+    #[arg(long, value_name = "FORM", value_parser = ["text", "json"])]
+    pub log: Option<String>,
+}
+
+/// Which server to ask, and as whom.
+#[derive(Debug, Clone, Args)]
+pub struct ServerFlags {
+    /// The server's HTTP address
+    #[arg(
+        long,
+        global = true,
+        env = "ANABRANCH_URL",
+        default_value = "http://127.0.0.1:15672"
+    )]
+    pub url: String,
+    /// Who asks [default: admin]
+    #[arg(long, global = true, env = "ANABRANCH_USER")]
+    pub user: Option<String>,
+    /// The password; by default the one in DATA/admin-password
+    #[arg(
+        long,
+        global = true,
+        env = "ANABRANCH_PASSWORD",
+        hide_env_values = true
+    )]
+    pub password: Option<String>,
+    /// The data folder of a node on this machine, for the administrator's first password
+    #[arg(long, global = true, value_name = "DIR", default_value = "./data")]
+    pub data: PathBuf,
+    /// How to print
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Columns
+    Table,
+    /// JSON as the API gives it
+    Json,
+}
+
+/// Does what the command line says, `serve` excepted, and gives the exit code.
+pub fn run(command: Command) -> ExitCode {
+    let result = match command {
+        Command::Serve(_) => Ok(()),
+        Command::User { server, verb } => user::run(&server, verb),
+        Command::Rule { server, verb } => rule::run(&server, verb),
+        Command::Stream { server, verb } => stream::run(&server, verb),
+        Command::Connection { server, verb } => connection::run(&server, verb),
+        Command::Pub { server, publish } => message::publish(&server, publish),
+        Command::Sub { server, follow } => message::follow(&server, &follow),
+        Command::Config { verb } => configuration::run(&verb),
+        Command::Version => {
+            output::line(concat!("anabranch ", env!("CARGO_PKG_VERSION")));
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("anabranch: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_for_the_server_may_stand_after_the_verb() {
+        let line = [
+            "anabranch",
+            "user",
+            "list",
+            "-o",
+            "json",
+            "--url",
+            "http://127.0.0.1:9",
+        ];
+        let parsed = CommandLine::try_parse_from(line).unwrap();
+        let Command::User { server, .. } = parsed.command else {
+            panic!("not a user command");
+        };
+        assert_eq!(
+            (server.output, server.url.as_str()),
+            (Output::Json, "http://127.0.0.1:9")
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! The server's own sections: their keys, defaults and ranges.
+//!
+//! Owns: `[node]`, `[http]`, `[store]`, `[limits]`, `[auth]` and `[log]`.
+//! Never: a gateway's section.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anabranch_core::shard::ShardLimits;
+use anabranch_driver::{DriverLimits, WORKERS_MAX};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use super::merge::{ConfigError, Merged};
+
+/// What the server itself uses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+pub struct Settings {
+    /// The node.
+    pub node: NodeSettings,
+    /// API and console.
+    pub http: HttpSettings,
+    /// The journal.
+    pub store: StoreSettings,
+    /// Connections and back-pressure.
+    pub limits: LimitSettings,
+    /// Logins.
+    pub auth: AuthSettings,
+    /// The log.
+    pub log: LogSettings,
+}
+
+/// The node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeSettings {
+    /// Data folder.
+    pub data: PathBuf,
+    /// Worker threads; 0 is one per processor.
+    pub workers: usize,
+    /// Anonymous access and `guest`/`guest`, on loopback only.
+    pub dev: bool,
+}
+
+/// API and console.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HttpSettings {
+    /// Where they listen.
+    pub address: SocketAddr,
+    /// Largest body of a request.
+    pub body_bytes_max: usize,
+    /// How long a session lives without a request.
+    pub session_idle_s: u64,
+    /// Further names that a Host header may have on loopback.
+    pub allowed_hosts: Vec<String>,
+}
+
+/// The journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreSettings {
+    /// Data shards; set when the data folder is made, and kept.
+    pub data_shards: u16,
+    /// Size of a journal's segment files.
+    pub segment_bytes: u64,
+    /// Publishing is refused while the disk has less room than this.
+    pub low_water_bytes: u64,
+    /// A checkpoint is written when a journal has grown by so much.
+    pub checkpoint_bytes: u64,
+    /// Messages that wait in all streams of one shard; publishing is refused beyond.
+    pub entries_max: u64,
+    /// Messages in memory only, of one worker; publishing is refused beyond.
+    pub volatile_bytes_max: u64,
+    /// What waits for one session; newer messages are dropped and counted beyond.
+    pub session_bytes_max: u64,
+    /// Published and not yet stored, of one shard; publishers are held back beyond.
+    pub parked_bytes_max: usize,
+}
+
+/// Connections and back-pressure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LimitSettings {
+    /// Open connections.
+    pub connections_max: usize,
+    /// Time until a connection has logged in and entered a vhost.
+    pub login_ms: u64,
+    /// Unsent bytes above which a connection gets no more deliveries.
+    pub unsent_hold_bytes: usize,
+    /// Bytes a held connection may still add by asking.
+    pub unsent_stop_bytes: usize,
+    /// How long a peer may read nothing while something is unsent.
+    pub stall_ms: u64,
+    /// How long clients have to say goodbye at shutdown.
+    pub drain_ms: u64,
+}
+
+/// Logins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuthSettings {
+    /// Passwords verified at the same time.
+    pub verify_max: usize,
+    /// Logins that may wait for that.
+    pub waiting_max: usize,
+    /// How long a verified login is remembered; 0 is not at all.
+    pub remember_s: u64,
+    /// Users whose logins are remembered.
+    pub remember_users_max: usize,
+}
+
+/// The log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogSettings {
+    /// Its form.
+    pub format: LogFormat,
+    /// What is logged: a level, or levels by module.
+    pub level: String,
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl StoreSettings {
+    /// As core takes them.
+    pub fn shard_limits(&self) -> ShardLimits {
+        ShardLimits {
+            volatile_bytes_max: self.volatile_bytes_max,
+            entries_max: self.entries_max,
+            session_bytes_max: self.session_bytes_max,
+            parked_bytes_max: self.parked_bytes_max,
+        }
+    }
+}
+
+impl LimitSettings {
+    /// As the driver takes them.
+    pub fn driver_limits(&self) -> DriverLimits {
+        DriverLimits {
+            connections_max: self.connections_max,
+            login_ms: self.login_ms,
+            unsent_hold_bytes: self.unsent_hold_bytes,
+            unsent_stop_bytes: self.unsent_stop_bytes,
+            stall_ms: self.stall_ms,
+            linger_ms: DriverLimits::default().linger_ms,
+            drain_ms: self.drain_ms,
+        }
+    }
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        NodeSettings {
+            data: PathBuf::from("./data"),
+            workers: 0,
+            dev: false,
+        }
+    }
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        HttpSettings {
+            address: SocketAddr::from(([127, 0, 0, 1], 15672)),
+            body_bytes_max: 1024 * 1024,
+            session_idle_s: 12 * 60 * 60,
+            allowed_hosts: Vec::new(),
+        }
+    }
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        let shard = ShardLimits::default();
+        StoreSettings {
+            data_shards: 1,
+            segment_bytes: 64 << 20,
+            low_water_bytes: 256 << 20,
+            checkpoint_bytes: 64 << 20,
+            entries_max: shard.entries_max,
+            volatile_bytes_max: shard.volatile_bytes_max,
+            session_bytes_max: shard.session_bytes_max,
+            parked_bytes_max: shard.parked_bytes_max,
+        }
+    }
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        let driver = DriverLimits::default();
+        LimitSettings {
+            connections_max: driver.connections_max,
+            login_ms: driver.login_ms,
+            unsent_hold_bytes: driver.unsent_hold_bytes,
+            unsent_stop_bytes: driver.unsent_stop_bytes,
+            stall_ms: driver.stall_ms,
+            drain_ms: driver.drain_ms,
+        }
+    }
+}
+
+impl Default for AuthSettings {
+    fn default() -> Self {
+        AuthSettings {
+            verify_max: 2,
+            waiting_max: 10_000,
+            remember_s: 300,
+            remember_users_max: 100_000,
+        }
+    }
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        LogSettings {
+            format: LogFormat::Text,
+            // The consensus library tells its inner life at info.
+            level: "info,openraft=warn".to_owned(),
+        }
+    }
+}
+
+/// The server's keys with their defaults.
+pub(super) fn defaults() -> Table {
+    // Numbers, text and lists only: nothing of it can fail to be written.
+    Table::try_from(Settings::default()).unwrap_or_default()
+}
+
+/// Reads and checks the server's sections.
+pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
+    address(merged, "http.address")?;
+    let ranges: &[(&str, i64, i64)] = &[
+        ("node.workers", 0, WORKERS_MAX as i64),
+        ("http.body_bytes_max", 1024, 1 << 30),
+        ("http.session_idle_s", 1, 365 * 24 * 3600),
+        ("store.data_shards", 1, 64),
+        ("store.segment_bytes", 1 << 20, 1 << 32),
+        ("store.low_water_bytes", 0, i64::MAX),
+        ("store.checkpoint_bytes", 1 << 20, i64::MAX),
+        ("store.entries_max", 1, i64::MAX),
+        ("store.volatile_bytes_max", 1 << 20, i64::MAX),
+        ("store.session_bytes_max", 1 << 10, i64::MAX),
+        ("store.parked_bytes_max", 1 << 20, i64::MAX),
+        ("limits.connections_max", 1, 10_000_000),
+        ("limits.login_ms", 100, 3_600_000),
+        ("limits.unsent_hold_bytes", 1024, 1 << 32),
+        ("limits.unsent_stop_bytes", 1024, 1 << 32),
+        ("limits.stall_ms", 100, 3_600_000),
+        ("limits.drain_ms", 0, 3_600_000),
+        ("auth.verify_max", 1, 256),
+        ("auth.waiting_max", 1, 10_000_000),
+        ("auth.remember_s", 0, 24 * 3600),
+        ("auth.remember_users_max", 1, 10_000_000),
+    ];
+    for (key, least, most) in ranges {
+        let value = merged
+            .find(key)
+            .and_then(Value::as_integer)
+            .unwrap_or(*least);
+        if !(*least..=*most).contains(&value) {
+            return Err(ConfigError::Range {
+                from: merged.source(key),
+                key: (*key).to_owned(),
+                wanted: format!("{least} to {most}"),
+                found: value.to_string(),
+            });
+        }
+    }
+    let format = merged
+        .find("log.format")
+        .and_then(Value::as_str)
+        .unwrap_or("text");
+    if !["text", "json"].contains(&format) {
+        return Err(ConfigError::Range {
+            from: merged.source("log.format"),
+            key: "log.format".to_owned(),
+            wanted: "`text` or `json`".to_owned(),
+            found: format!("`{format}`"),
+        });
+    }
+    let server: Table = ["node", "http", "store", "limits", "auth", "log"]
+        .into_iter()
+        .map(|section| (section.to_owned(), Value::Table(merged.table(&[section]))))
+        .collect();
+    // Whatever is left is a kind of error that the checks above do not know; its text names the key.
+    server
+        .try_into()
+        .map_err(|error: toml::de::Error| ConfigError::Section {
+            section: "configuration".to_owned(),
+            why: error.message().to_owned(),
+        })
+}
+
+/// A key that is an address with a port.
+pub(super) fn address(merged: &Merged, key: &str) -> Result<SocketAddr, ConfigError> {
+    let text = merged.find(key).and_then(Value::as_str).unwrap_or_default();
+    text.parse().map_err(|_| ConfigError::Range {
+        from: merged.source(key),
+        key: key.to_owned(),
+        wanted: "an IP address with a port, such as 127.0.0.1:1883".to_owned(),
+        found: format!("{text:?}"),
+    })
+}

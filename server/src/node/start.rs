@@ -1,0 +1,368 @@
+//! Joins the parts of a node: shards, workers, gateways, rules, logins, API.
+//!
+//! The order: metadata (which knows everything else), this life's beginning, workers' ports, data shards
+//! (which replay), then the network. So nobody is let in before everything is there, and at the end
+//! nobody is left when the shards close.
+//!
+//! Owns: this wiring and its errors.
+//! Never: what a part does.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anabranch_admin::Settings as AdminSettings;
+use anabranch_core::error::Refusal;
+use anabranch_core::id::{ShardId, WorkerId};
+use anabranch_core::port::{MetaPort, ShardPort, WorkerPort};
+use anabranch_core::router::Fabric;
+use anabranch_core::shard::ShardSetup;
+use anabranch_core::worker::{WorkerLimits, WorkerSetup};
+use anabranch_driver::{Crew, Driver, DriverSetup};
+use anabranch_store::clock::SystemClock;
+use anabranch_store::disk::real::RealDisk;
+use anabranch_store::group::GroupOptions;
+use anabranch_store::shard::{
+    DataShard, DataShardSetup, MetaShard, MetaShardSetup, ShardStartError,
+};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::founding::Founding;
+use crate::backend::{Asker, NodeBackend, NodeParts};
+use crate::config::{Config, ConfigError, Settings};
+use crate::gateways;
+use crate::login::{Doorman, Logins};
+use crate::rules::RuleKeeper;
+
+/// Why a node did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration does not fit.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Development mode listens on loopback only.
+    #[error(
+        "--dev lets everyone in and so listens on loopback only; {name} is configured for {address}"
+    )]
+    DevBeyondLoopback {
+        /// Which listener.
+        name: &'static str,
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The data folder cannot be used.
+    #[error("cannot use the data folder: {path}: {source}", path = path.display())]
+    Data {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A shard does not open.
+    #[error("cannot open the data in {path}: {source}", path = path.display())]
+    Shard {
+        /// Its folder.
+        path: PathBuf,
+        /// Why.
+        source: ShardStartError,
+    },
+    /// The metadata shard refuses what a start needs.
+    #[error("the metadata cannot be prepared: {0}")]
+    Metadata(Refusal),
+    /// A password cannot be hashed.
+    #[error("a password cannot be hashed: {0}")]
+    Password(#[from] anabranch_auth::password::PasswordError),
+    /// The network side does not start.
+    #[error(transparent)]
+    Driver(#[from] anabranch_driver::StartError),
+    /// API and console cannot listen.
+    #[error("cannot listen on {address} for http: {source}")]
+    Http {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gave no thread, signal or runtime.
+    #[error("the system refuses what the node needs: {0}")]
+    System(#[from] io::Error),
+    /// A part of the running node ended.
+    #[error("the node cannot go on: {0}")]
+    Lost(String),
+}
+
+/// A node that runs.
+pub(super) struct Running {
+    pub(super) listening: Vec<(&'static str, SocketAddr)>,
+    pub(super) http: SocketAddr,
+    pub(super) password_file: PathBuf,
+    pub(super) first_password: Option<String>,
+    pub(super) logins: Arc<Logins>,
+    driver: Arc<Driver>,
+    shards: Vec<Arc<DataShard>>,
+    meta: Arc<MetaShard>,
+    stop_http: oneshot::Sender<()>,
+    http_task: JoinHandle<io::Result<()>>,
+    follow_task: JoinHandle<()>,
+}
+
+/// Starts everything.
+pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
+    let settings = &config.settings;
+    let addresses = super::check(config)?;
+    let (listening, codecs) = gateways::make(config)?;
+    debug_assert_eq!(addresses.len(), listening.len());
+    let data = config.data();
+    std::fs::create_dir_all(&data).map_err(|source| StartError::Data {
+        path: data.clone(),
+        source,
+    })?;
+    let incarnation = life();
+    let fabric = Arc::new(Fabric::default());
+    let meta = Arc::new(open_meta(settings, &data, &fabric).await?);
+    let meta_port: Arc<dyn MetaPort> = meta.clone();
+    let founding = Founding {
+        fabric: &fabric,
+        meta: &meta_port,
+        data: &data,
+    };
+    let ids = shard_ids(settings, &data)?;
+    founding.begin(incarnation, &ids).await?;
+    let first_password = founding.administrator().await?;
+    founding.guest(settings.node.dev).await?;
+    let password_file = founding.password_file();
+    let keeper = RuleKeeper::new(fabric.clone(), settings.node.dev);
+    let runtime = tokio::runtime::Handle::current();
+    let logins = Logins::new(fabric.clone(), &settings.auth, settings.node.dev, runtime)?;
+
+    let crew = Crew::new(worker_count(settings))?;
+    let mut ports = crew.worker_ports();
+    let asker = Arc::new(Asker::new(WorkerId(
+        u16::try_from(ports.len()).unwrap_or(u16::MAX),
+    )));
+    ports.push((asker.id(), asker.clone() as Arc<dyn WorkerPort>));
+    let mut shards = Vec::new();
+    for id in ids {
+        let setup = ShardSetup {
+            id,
+            incarnation,
+            limits: settings.store.shard_limits(),
+            fabric: fabric.clone(),
+            authority: keeper.engine().clone(),
+        };
+        shards.push(Arc::new(
+            open_shard(settings, &data, setup, ports.clone()).await?,
+        ));
+    }
+    let shard_ports: Vec<(ShardId, Arc<dyn ShardPort>)> = shards
+        .iter()
+        .map(|shard| (shard.id(), shard.clone() as Arc<dyn ShardPort>))
+        .collect();
+    asker.reach(
+        crew.volatile_shards()
+            .into_iter()
+            .chain(shard_ports.iter().cloned()),
+    );
+    let workers = crew.worker_ports().into_iter().map(|(id, _)| WorkerSetup {
+        id,
+        incarnation,
+        limits: WorkerLimits {
+            shard: settings.store.shard_limits(),
+            ..WorkerLimits::default()
+        },
+        fabric: fabric.clone(),
+        codecs: codecs.clone(),
+        authority: keeper.engine().clone(),
+    });
+    let workers = workers.collect();
+    let http_listener = bind_http(settings.http.address).await?;
+    let http = http_listener.local_addr()?;
+    let protocols = listening
+        .iter()
+        .map(|(gateway, _)| gateway.name())
+        .collect();
+    let driver = Arc::new(crew.start(DriverSetup {
+        workers,
+        gateways: listening,
+        shards: shard_ports,
+        outside: vec![(asker.id(), asker.clone() as Arc<dyn WorkerPort>)],
+        meta: meta_port.clone(),
+        host: Arc::new(Doorman(logins.clone())),
+        clock: Arc::new(anabranch_driver::SystemClock::default()),
+        limits: settings.limits.driver_limits(),
+        seed: rand::random(),
+    })?);
+    let follow_task = tokio::spawn(keeper.clone().follow());
+    let backend = NodeBackend::new(NodeParts {
+        fabric,
+        codecs,
+        keeper,
+        logins: logins.clone(),
+        driver: driver.clone(),
+        asker,
+        meta: meta_port,
+        shards: shards.clone(),
+        protocols,
+        data,
+        http,
+    });
+    let admin = AdminSettings {
+        body_limit_bytes: settings.http.body_bytes_max,
+        session_idle: std::time::Duration::from_secs(settings.http.session_idle_s),
+        check_host: http.ip().is_loopback(),
+        allowed_hosts: settings.http.allowed_hosts.clone(),
+    };
+    let (stop_http, stopped) = oneshot::channel::<()>();
+    let stopped = async move {
+        // Told, or the node is gone: both end it.
+        stopped.await.ok();
+    };
+    let http_task = tokio::spawn(anabranch_admin::serve(
+        http_listener,
+        Arc::new(backend),
+        admin,
+        stopped,
+    ));
+    Ok(Running {
+        listening: driver.addresses().to_vec(),
+        http,
+        password_file,
+        first_password,
+        logins,
+        driver,
+        shards,
+        meta,
+        stop_http,
+        http_task,
+        follow_task,
+    })
+}
+
+impl Running {
+    /// Drains: clients are told and leave, what is under way is stored, checkpoints are written.
+    pub(super) async fn stop(self) {
+        self.stop_http.send(()).ok();
+        let driver = self.driver.clone();
+        off_the_runtime(move || driver.shutdown()).await;
+        self.follow_task.abort();
+        // Open requests of a browser do not keep the node from ending.
+        self.http_task.abort();
+        self.http_task.await.ok();
+        for shard in self.shards {
+            off_the_runtime(move || shard.shutdown()).await;
+        }
+        off_the_runtime(move || self.meta.shutdown()).await;
+    }
+}
+
+/// Runs what blocks, beside the runtime.
+async fn off_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// A number that no earlier life of the node had: milliseconds since 1970.
+fn life() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn worker_count(settings: &Settings) -> usize {
+    match settings.node.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        set => set,
+    }
+}
+
+/// The data shards: as many as there are folders, or as configured when the data folder is new.
+fn shard_ids(settings: &Settings, data: &Path) -> Result<Vec<ShardId>, StartError> {
+    let entries = std::fs::read_dir(data).map_err(|source| StartError::Data {
+        path: data.to_owned(),
+        source,
+    })?;
+    let numbers = entries.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.strip_prefix("shard-")?.parse::<u16>().ok()
+    });
+    let found = numbers.max().unwrap_or(0);
+    let configured = settings.store.data_shards;
+    if found != 0 && found != configured {
+        tracing::info!(
+            shards = found,
+            "the data folder keeps the number of shards it was made with"
+        );
+    }
+    let count = if found == 0 { configured } else { found };
+    Ok((1..=count).map(ShardId).collect())
+}
+
+fn options(settings: &Settings, name: &str) -> GroupOptions {
+    GroupOptions {
+        segment_bytes: settings.store.segment_bytes,
+        seed: rand::random(),
+        ..GroupOptions::new(name)
+    }
+}
+
+async fn open_meta(
+    settings: &Settings,
+    data: &Path,
+    fabric: &Arc<Fabric>,
+) -> Result<MetaShard, StartError> {
+    let dir = data.join("meta");
+    let setup = MetaShardSetup {
+        dir: dir.clone(),
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(SystemClock),
+        options: GroupOptions {
+            // Metadata are small: a segment of a few MiB is plenty.
+            segment_bytes: settings.store.segment_bytes.min(META_SEGMENT_BYTES),
+            ..options(settings, "meta")
+        },
+        fabric: fabric.clone(),
+    };
+    let opened = off_the_runtime(move || MetaShard::start(setup)).await;
+    opened
+        .unwrap_or(Err(ShardStartError::Ended))
+        .map_err(|source| StartError::Shard { path: dir, source })
+}
+
+/// Largest segment of the metadata journal.
+const META_SEGMENT_BYTES: u64 = 8 << 20;
+
+async fn open_shard(
+    settings: &Settings,
+    data: &Path,
+    shard: ShardSetup,
+    workers: Vec<(WorkerId, Arc<dyn WorkerPort>)>,
+) -> Result<DataShard, StartError> {
+    let name = format!("shard-{}", shard.id);
+    let dir = data.join(&name);
+    let setup = DataShardSetup {
+        dir: dir.clone(),
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(SystemClock),
+        options: options(settings, &name),
+        shard,
+        workers,
+        low_water_bytes: settings.store.low_water_bytes,
+        checkpoint_bytes: settings.store.checkpoint_bytes,
+    };
+    let opened = off_the_runtime(move || DataShard::start(setup)).await;
+    opened
+        .unwrap_or(Err(ShardStartError::Ended))
+        .map_err(|source| StartError::Shard { path: dir, source })
+}
+
+async fn bind_http(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Http { address, source })
+}
