@@ -14,6 +14,7 @@
 //! Next: `worker/publish.rs` (the hot path), `worker/commands.rs`, `worker/steps.rs`, `worker/rights.rs`.
 
 mod commands;
+mod held;
 mod publish;
 mod rights;
 mod steps;
@@ -259,6 +260,8 @@ struct Connected {
     touched: SmallVec<[ShardId; 2]>,
     /// Bytes published to blocked shards.
     parked_bytes: usize,
+    /// What waits for publishes before it.
+    held: held::Held,
     published: u64,
     delivered: u64,
 }
@@ -367,6 +370,7 @@ impl Worker {
             session: None,
             touched: SmallVec::new(),
             parked_bytes: 0,
+            held: held::Held::default(),
             published: 0,
             delivered: 0,
         };
@@ -379,18 +383,7 @@ impl Worker {
             commands.clear();
             return;
         };
-        for command in commands.drain(..) {
-            match command {
-                Command::Publish {
-                    token,
-                    mandatory,
-                    message,
-                } => {
-                    self.publish(connection, &mut state, token, mandatory, message);
-                }
-                other => self.command(now, connection, &mut state, other),
-            }
-        }
+        self.take(now, connection, &mut state, commands.drain(..));
         self.put_back(connection, state);
     }
 
@@ -422,9 +415,10 @@ impl Worker {
 
     /// The socket is gone, or the connection asked to close.
     pub fn disconnected(&mut self, now: Now, connection: ConnectionId) {
-        let Some(state) = self.connections.remove(&connection) else {
+        let Some(mut state) = self.connections.remove(&connection) else {
             return;
         };
+        self.finish_held(now, connection, &mut state);
         for shard in state.touched {
             self.request(now, shard, ShardRequest::Gone { connection });
         }
@@ -505,6 +499,7 @@ impl Worker {
                 ShardEvent::Blocked(blocked) => self.shard_blocked(now, from, blocked),
             }
         }
+        self.release_held(now, from);
     }
 
     fn shard_blocked(&mut self, now: Now, shard: ShardId, blocked: bool) {
@@ -647,11 +642,11 @@ impl Worker {
 
     /// Whether its socket may be read: not while it has parked too much for a blocked shard.
     pub fn may_read(&self, connection: ConnectionId) -> bool {
-        let parked = self
-            .connections
-            .get(&connection)
-            .map_or(0, |state| state.parked_bytes);
-        self.blocked.is_empty() || parked < self.limits.parked_bytes_max
+        let Some(state) = self.connections.get(&connection) else {
+            return true;
+        };
+        let most = self.limits.parked_bytes_max;
+        state.held.bytes() < most && (self.blocked.is_empty() || state.parked_bytes < most)
     }
 
     /// An operator closes a connection.

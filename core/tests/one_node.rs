@@ -831,3 +831,65 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
     );
     assert_eq!(bodies(&told), ["m1"]);
 }
+
+/// `gateway.rs`: commands of one connection take effect in order for everything that concerns one stream.
+#[test]
+fn a_question_sees_what_its_connection_published_before() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "q", true).unwrap();
+    let publish = |body: &'static str| Command::Publish {
+        token: Token(1),
+        mandatory: false,
+        message: Arc::new(Message {
+            address: "q".parse().unwrap(),
+            body: Bytes::from_static(body.as_bytes()),
+            publisher: client.id,
+            ..Message::default()
+        }),
+    };
+    let get = |token| Command::Get {
+        token: Token(token),
+        stream: Arc::from("q"),
+        consumer: ConsumerTag(3),
+        presettled: true,
+    };
+    let purge = Command::Purge {
+        token: Token(11),
+        stream: Arc::from("q"),
+    };
+    let mut all = vec![publish("a"), publish("b"), get(10), purge, publish("c")];
+    all.extend([get(12), publish("d")]);
+    node.workers[0].submit(node.now, client.id, &mut all);
+    node.settle();
+    let told = node.mail(client).answers.into_iter();
+    let done: Vec<(u64, String)> = told
+        .filter_map(|answer| match answer {
+            Answer::Done {
+                token,
+                result: Ok(Reply::Got { delivery, ready }),
+            } => {
+                let body = delivery.map(|delivery| delivery.message.body.clone());
+                Some((token.0, format!("{body:?} {ready}")))
+            }
+            Answer::Done { token, result } => Some((token.0, format!("{result:?}"))),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        (10, "Some(b\"a\") 1"),
+        (11, "Ok(Count(1))"),
+        (12, "Some(b\"c\") 0"),
+    ];
+    assert_eq!(done, expected.map(|(token, text)| (token, text.to_owned())));
+    // A connection that ends meanwhile has published all the same.
+    node.workers[0].submit(
+        node.now,
+        client.id,
+        &mut vec![publish("e"), get(13), publish("f")],
+    );
+    node.disconnect(client);
+    let other = node.connect(0);
+    node.consume(other, "q", 10).unwrap();
+    assert_eq!(bodies(&node.mail(other)), ["d", "e", "f"]);
+}

@@ -34,6 +34,8 @@ pub(super) struct Lane {
     /// The sequence of the first of `waiting`, less one: what was finished in order.
     finished: u64,
     waiting: VecDeque<Waiting>,
+    /// Connections that go on when everything up to this sequence is finished.
+    fences: Vec<(u64, ConnectionId)>,
 }
 
 #[derive(Clone, Copy)]
@@ -48,6 +50,31 @@ impl Lane {
     fn push(&mut self, waiting: Waiting) -> Sequence {
         self.waiting.push_back(waiting);
         Sequence(self.finished + self.waiting.len() as u64)
+    }
+
+    /// Puts a fence behind the connection's last unfinished publish, if it has one.
+    pub(super) fn fence(&mut self, connection: ConnectionId) -> bool {
+        let last = self
+            .waiting
+            .iter()
+            .rposition(|waiting| waiting.connection == connection && !waiting.done);
+        if let Some(at) = last {
+            self.fences
+                .push((self.finished + 1 + at as u64, connection));
+        }
+        last.is_some()
+    }
+
+    /// Takes the connections whose fence has been passed.
+    pub(super) fn passed_fences(&mut self) -> Vec<ConnectionId> {
+        if self.fences.is_empty() {
+            return Vec::new();
+        }
+        let finished = self.finished;
+        let passed = self
+            .fences
+            .extract_if(.., |(sequence, _)| *sequence <= finished);
+        passed.map(|(_, connection)| connection).collect()
     }
 
     fn finish(&mut self, sequence: Sequence) -> Option<Waiting> {
