@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 pub use crate::ready::Outcome;
 use crate::ready::{Ready, bit};
-use crate::roles::{console_role_rules, group_name};
+use crate::roles::{console_role_rules, group_name, is_role_rule};
 use crate::rule::{Effect, Rule, RuleError, Subject, action_name};
 
 /// Rules in one engine.
@@ -62,6 +62,17 @@ pub struct Explanation {
     pub reason: String,
     /// The rules in the order they are asked, at most [`STEPS_LIMIT`], the deciding one last.
     pub steps: Vec<Step>,
+}
+
+/// Whether a rule can be put in force, to be asked before it is stored.
+///
+/// # Errors
+/// What is wrong with it; [`RuleError::Name`] also when its name is one of a console role's rules.
+pub fn check_rule(rule: &Rule) -> Result<(), RuleError> {
+    if is_role_rule(&rule.id) {
+        return Err(RuleError::Name);
+    }
+    Ready::new(rule.clone()).map(drop)
 }
 
 struct Compiled {

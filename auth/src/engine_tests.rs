@@ -289,6 +289,18 @@ fn a_wrong_list_is_refused_whole_and_the_one_before_stays() {
 }
 
 #[test]
+fn a_rule_is_checked_before_it_is_stored() {
+    let good = short("x", "allow 0 everyone publish topic prefix t");
+    assert_eq!(check_rule(&good), Ok(()));
+    let posing = short("role:x", "allow 0 everyone publish topic prefix t");
+    assert_eq!(check_rule(&posing), Err(RuleError::Name));
+    let broken = short("x", "allow 0 everyone publish topic regex (");
+    assert!(matches!(check_rule(&broken), Err(RuleError::Regex(_))));
+    let levels = short("x", "allow 0 everyone consume queue filter a/#");
+    assert_eq!(check_rule(&levels), Err(RuleError::FilterKind("queue")));
+}
+
+#[test]
 fn an_explanation_lists_the_rules_asked_and_ends_with_the_one_that_decides() {
     let engine = engine(&[
         "allow 9 user:bert publish topic prefix p",

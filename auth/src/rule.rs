@@ -218,8 +218,8 @@ impl Conditions {
 /// Why a rule is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// No name, or one too long.
-    #[error("a rule's name must have 1 to {NAME_LIMIT_BYTES} bytes")]
+    /// No name, one too long, or one that is kept for the rules of console roles.
+    #[error("a rule's name must have 1 to {NAME_LIMIT_BYTES} bytes and not begin with role:")]
     Name,
     /// Comment too long.
     #[error("a rule's comment can have {COMMENT_LIMIT_BYTES} bytes at most")]
