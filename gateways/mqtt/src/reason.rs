@@ -120,7 +120,7 @@ pub const fn of_stop(stop: StopReason) -> (ReasonCode, &'static str) {
         ),
         StopReason::Unauthorised => (
             ReasonCode::NOT_AUTHORIZED,
-            "the user may not connect any more",
+            "the rules do not allow this connection any more",
         ),
         StopReason::SlowReader => (
             ReasonCode::QUOTA_EXCEEDED,

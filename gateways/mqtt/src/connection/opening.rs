@@ -173,6 +173,8 @@ impl MqttConnection {
             (Ask::Session, Reply::Session { present }) => {
                 self.connack(present, out)?;
                 self.phase = Phase::Open;
+                // Most clients ask nothing more; an idle connection keeps no queue for it.
+                self.asks.shrink_to_fit();
                 self.drain(now, out)
             }
             _ => Err(Fault {
