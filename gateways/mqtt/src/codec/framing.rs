@@ -7,6 +7,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::decode;
+use super::decode_connect;
 use super::error::DecodeError;
 use super::packet::{Packet, PacketType, QoS, Version};
 use super::read::{VAR_INT_TOO_LONG, VarInt, var_int};
@@ -191,7 +192,9 @@ impl Decoder {
         let version = match self.version {
             Some(version) => version,
             // CONNECT, as the fixed header has shown. Even a broken one is answered in its version.
-            None => *self.version.insert(decode::connect_version(&bytes)?),
+            None => *self
+                .version
+                .insert(decode_connect::connect_version(&bytes)?),
         };
         // 3.1.1 does not ask for the shortest form of the length.
         if !header.minimal && version == Version::V5 {

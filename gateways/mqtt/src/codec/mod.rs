@@ -11,11 +11,13 @@
 //! Clauses are cited by the numbers of the MQTT 5.0 standard unless a comment says 3.1.1.
 
 mod decode;
+mod decode_connect;
 mod encode;
 mod error;
 mod framing;
 mod packet;
 mod property;
+mod property_write;
 mod publish;
 mod read;
 mod reason_code;
@@ -29,10 +31,9 @@ pub use packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketType, Publish, QoS, RetainHandling,
     SubAck, Subscribe, SubscribeFilter, UnsubAck, Unsubscribe, Version, Will,
 };
-pub use property::{
-    Place, Properties, PropertiesBuilder, Property, PropertyId, PropertyIter, Value,
-};
-pub(crate) use property::{put_binary, put_int, put_pair, put_text};
+pub use property::{Place, Properties, Property, PropertyId, PropertyIter, Value};
+pub use property_write::PropertiesBuilder;
+pub(crate) use property_write::{put_binary, put_int, put_pair, put_text};
 pub use publish::{PublishHead, PublishNotes};
 pub use reason_code::ReasonCode;
 

@@ -5,15 +5,16 @@
 //! UTF-8. After that [`Properties`] is a slice and an iterator; no list is built. Order is free
 //! and is kept.
 //!
+//! Blocks are written by [`super::property_write`].
+//!
 //! It never interprets a property; PUBLISH's hot values are picked up in the same walk by
 //! [`super::publish`].
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::error::DecodeError;
 use super::packet::PacketType;
 use super::read::Reader;
-use super::topic;
 
 /// The place a property block stands in: a packet type, or the will inside CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub struct PropertyId(pub u8);
 
 /// How a property's value is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// One byte that is 0 or 1.
     Flag,
     U16,
@@ -98,7 +99,7 @@ macro_rules! properties {
                 }
             }
 
-            const fn rule(self) -> Option<(Kind, u16)> {
+            pub(super) const fn rule(self) -> Option<(Kind, u16)> {
                 Some(match self.0 {
                     $($id => (Kind::$kind, $places),)*
                     _ => return None,
@@ -377,110 +378,9 @@ pub(super) fn skip(reader: &mut Reader<'_>) -> Option<PropertyId> {
     Some(id)
 }
 
-/// Builds a property block. Strings over 65,535 bytes are left out rather than cut.
-#[derive(Debug, Default)]
-pub struct PropertiesBuilder {
-    block: BytesMut,
-}
-
-impl PropertiesBuilder {
-    /// An empty block.
-    pub fn new() -> PropertiesBuilder {
-        PropertiesBuilder::default()
-    }
-
-    /// Adds a numeric property in the width that its identifier asks for.
-    pub fn int(mut self, id: PropertyId, value: u32) -> PropertiesBuilder {
-        put_int(&mut self.block, id, value);
-        self
-    }
-
-    /// Adds a string property.
-    pub fn text(mut self, id: PropertyId, text: &str) -> PropertiesBuilder {
-        put_text(&mut self.block, id, text);
-        self
-    }
-
-    /// Adds a binary property.
-    pub fn binary(mut self, id: PropertyId, bytes: &[u8]) -> PropertiesBuilder {
-        put_binary(&mut self.block, id, bytes);
-        self
-    }
-
-    /// Adds a user property.
-    pub fn pair(mut self, name: &str, value: &str) -> PropertiesBuilder {
-        put_pair(&mut self.block, name, value);
-        self
-    }
-
-    /// The finished block.
-    pub fn build(self) -> Properties {
-        Properties {
-            block: self.block.freeze(),
-        }
-    }
-}
-
-/// Appends a numeric property; one whose identifier is not numeric is left out.
-pub(crate) fn put_int(block: &mut BytesMut, id: PropertyId, value: u32) {
-    let Some((kind, _)) = id.rule() else { return };
-    // A value that is too wide is held at the widest its field can say.
-    let short = u16::try_from(value).unwrap_or(u16::MAX);
-    match kind {
-        Kind::Flag => {
-            block.put_u8(id.0);
-            block.put_u8(u8::from(value != 0));
-        }
-        Kind::U16 | Kind::U16Positive => {
-            block.put_u8(id.0);
-            block.put_u16(short);
-        }
-        Kind::U32 | Kind::U32Positive => {
-            block.put_u8(id.0);
-            block.put_u32(value);
-        }
-        Kind::VarIntPositive => {
-            block.put_u8(id.0);
-            super::encode::put_var_int(block, value as usize);
-        }
-        Kind::Text | Kind::Topic | Kind::Binary | Kind::Pair => {}
-    }
-}
-
-/// Appends a string property, unless it is too long for its length field or holds NUL.
-pub(crate) fn put_text(block: &mut BytesMut, id: PropertyId, text: &str) {
-    if topic::check_text(text.as_bytes()).is_ok() {
-        put_binary(block, id, text.as_bytes());
-    }
-}
-
-/// Appends a binary property, unless it is too long for its length field.
-pub(crate) fn put_binary(block: &mut BytesMut, id: PropertyId, bytes: &[u8]) {
-    if let Ok(count) = u16::try_from(bytes.len()) {
-        block.put_u8(id.0);
-        block.put_u16(count);
-        block.put_slice(bytes);
-    }
-}
-
-/// Appends a user property, unless a string of it is too long or holds NUL.
-pub(crate) fn put_pair(block: &mut BytesMut, name: &str, value: &str) {
-    let legal = |text: &str| topic::check_text(text.as_bytes()).is_ok();
-    if let (Ok(name_bytes), Ok(value_bytes)) =
-        (u16::try_from(name.len()), u16::try_from(value.len()))
-        && legal(name)
-        && legal(value)
-    {
-        block.put_u8(PropertyId::USER_PROPERTY.0);
-        block.put_u16(name_bytes);
-        block.put_slice(name.as_bytes());
-        block.put_u16(value_bytes);
-        block.put_slice(value.as_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::property_write::PropertiesBuilder;
     use super::*;
 
     fn parse(block: &[u8], place: Place) -> Result<Properties, DecodeError> {

@@ -10,7 +10,8 @@ use super::encode::{EncodeError, put_var_int, var_int_bytes};
 use super::error::DecodeError;
 use super::framing::REMAINING_LENGTH_MAX;
 use super::packet::{PacketType, Publish, QoS, Version};
-use super::property::{Place, Properties, PropertyId, put_int, skip, walk};
+use super::property::{Place, Properties, PropertyId, skip, walk};
+use super::property_write::put_int;
 use super::read::Reader;
 use super::topic;
 
@@ -218,7 +219,7 @@ impl PublishHead<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::property::PropertiesBuilder;
+    use super::super::property_write::PropertiesBuilder;
     use super::*;
 
     fn decoded(bytes: &[u8]) -> Result<Publish, DecodeError> {

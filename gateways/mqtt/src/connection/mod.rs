@@ -3,13 +3,14 @@
 //! A CONNECT opens it ([`opening`]): login, vhost and session are asked one after the other, and
 //! CONNACK leaves with the last answer. Then packets and answers take turns: publishes of the
 //! client ([`publishing`]), deliveries to it ([`delivering`]), its subscriptions
-//! ([`subscribing`]). Whatever goes wrong ends in [`MqttConnection::fail`], which says it in the
-//! words of the client's version.
+//! ([`subscribing`]). Whatever goes wrong is a [`Fault`], and [`ending`] says it in the words of
+//! the client's version.
 //!
 //! It never acknowledges what the broker has not finished, and never answers bytes that came
 //! before a CONNECT [MQTT-3.1.0-1].
 
 mod delivering;
+mod ending;
 mod opening;
 mod publishing;
 mod subscribing;
@@ -20,8 +21,7 @@ use std::sync::Arc;
 
 use anabranch_core::error::Refusal;
 use anabranch_core::gateway::{
-    Answer, Close, ClosedBy, Command, Connection, ConnectionView, Input, Outputs, Reply, Seat,
-    StopReason,
+    Answer, ClosedBy, Command, Connection, ConnectionView, Input, Outputs, Reply, Seat,
 };
 use anabranch_core::id::{ConsumerTag, MonotonicMs, Now, Token};
 use anabranch_core::properties::Codecs;
@@ -29,13 +29,14 @@ use bytes::{Bytes, BytesMut};
 
 use crate::codec::{
     Ack, ConnAck, Connect, DecodeError, Decoder, Disconnect, Packet, PacketType, Properties,
-    PropertiesBuilder, PropertyId, ReasonCode, SubAck, UnsubAck, Version, encode, encode_ack,
+    PropertiesBuilder, PropertyId, ReasonCode, Version,
 };
 use crate::config::MqttConfig;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::reason;
 
+use ending::Fault;
 use subscribing::Wanted;
 
 /// What the session's deliveries are called; a connection has one session.
@@ -97,43 +98,6 @@ enum Ask {
     Session,
     Subscribe(Wanted),
     Unsubscribe(Wanted),
-}
-
-/// Why a connection ends, for its peer and for the log.
-struct Fault {
-    reason: ReasonCode,
-    why: Cow<'static, str>,
-    by: ClosedBy,
-}
-
-impl Fault {
-    /// The peer broke the protocol.
-    fn peer(reason: ReasonCode, why: &'static str) -> Fault {
-        Fault {
-            reason,
-            why: Cow::Borrowed(why),
-            by: ClosedBy::PeerFault,
-        }
-    }
-
-    /// What was asked is refused, or not built.
-    fn refused(reason: ReasonCode, why: impl Into<Cow<'static, str>>) -> Fault {
-        Fault {
-            reason,
-            why: why.into(),
-            by: ClosedBy::Refused,
-        }
-    }
-}
-
-impl From<DecodeError> for Fault {
-    fn from(error: DecodeError) -> Fault {
-        Fault {
-            reason: error.reason(),
-            why: Cow::Owned(error.to_string()),
-            by: ClosedBy::PeerFault,
-        }
-    }
 }
 
 /// See the module.
@@ -348,131 +312,6 @@ impl MqttConnection {
             out,
         );
         Ok(())
-    }
-
-    fn on_timeout(&mut self, now: Now) -> Result<(), Fault> {
-        let due = self.poll_timeout().is_some_and(|due| due <= now.monotonic);
-        if !due {
-            return Ok(());
-        }
-        // [MQTT-3.1.2-22]
-        Err(Fault::peer(
-            ReasonCode::KEEP_ALIVE_TIMEOUT,
-            "nothing was heard for one and a half times the keep-alive",
-        ))
-    }
-
-    fn on_stop(&mut self, stop: StopReason, out: &mut Outputs) {
-        let (reason, why) = reason::of_stop(stop);
-        // Before CONNACK there is no word for most of these.
-        let reason = match self.phase {
-            Phase::Opening => ReasonCode::SERVER_UNAVAILABLE,
-            Phase::Fresh | Phase::Open | Phase::Over => reason,
-        };
-        let by = match stop {
-            StopReason::Shutdown | StopReason::Kicked | StopReason::TakenOver => ClosedBy::Us,
-            StopReason::Unauthorised => ClosedBy::Refused,
-            StopReason::SlowReader | StopReason::LoginTimeout => ClosedBy::PeerFault,
-        };
-        self.fail(
-            Fault {
-                reason,
-                why: Cow::Borrowed(why),
-                by,
-            },
-            out,
-        );
-    }
-
-    /// Ends the connection and says why, as far as the version and the moment allow: CONNACK
-    /// while opening, DISCONNECT when open and 5.0, else nothing.
-    fn fail(&mut self, fault: Fault, out: &mut Outputs) {
-        let properties = if self.is_v5() && fault.reason != ReasonCode::SUCCESS {
-            PropertiesBuilder::new()
-                .text(PropertyId::REASON_STRING, &fault.why)
-                .build()
-        } else {
-            Properties::EMPTY
-        };
-        let reason = fault.reason;
-        match self.phase {
-            Phase::Opening => {
-                // [MQTT-3.2.2-6]
-                self.send(
-                    &Packet::ConnAck(ConnAck {
-                        session_present: false,
-                        reason,
-                        properties,
-                    }),
-                    out,
-                );
-            }
-            Phase::Open if self.is_v5() => {
-                self.send(&Packet::Disconnect(Disconnect { reason, properties }), out);
-            }
-            Phase::Fresh | Phase::Open | Phase::Over => {}
-        }
-        self.end(fault.by, fault.why, out);
-    }
-
-    fn end(&mut self, by: ClosedBy, why: Cow<'static, str>, out: &mut Outputs) {
-        self.outbound.flush(SESSION, &mut out.commands);
-        self.phase = Phase::Over;
-        out.close = Some(Close { by, why });
-    }
-
-    /// Sends a packet, without its reason string when it would be too large for the client
-    /// [MQTT-3.1.2-24], and not at all when it still is; says whether it was sent.
-    fn send(&self, packet: &Packet, out: &mut Outputs) -> bool {
-        let fits = |packet: &Packet, out: &mut Outputs| {
-            let tail = out.send.tail();
-            let before = tail.len();
-            let encoded = encode(packet, self.client.version, tail).is_ok();
-            let fits = encoded && tail.len() - before <= self.client.packet_bytes_max;
-            if !fits {
-                tail.truncate(before);
-            }
-            fits
-        };
-        let properties = Properties::EMPTY;
-        fits(packet, out)
-            || match packet {
-                Packet::ConnAck(packet) if packet.reason.is_failure() => fits(
-                    &Packet::ConnAck(ConnAck {
-                        properties,
-                        ..packet.clone()
-                    }),
-                    out,
-                ),
-                Packet::Disconnect(packet) => fits(
-                    &Packet::Disconnect(Disconnect {
-                        properties,
-                        ..packet.clone()
-                    }),
-                    out,
-                ),
-                Packet::SubAck(packet) => fits(
-                    &Packet::SubAck(SubAck {
-                        properties,
-                        ..packet.clone()
-                    }),
-                    out,
-                ),
-                Packet::UnsubAck(packet) => fits(
-                    &Packet::UnsubAck(UnsubAck {
-                        properties,
-                        ..packet.clone()
-                    }),
-                    out,
-                ),
-                _ => false,
-            }
-    }
-
-    #[inline]
-    fn send_ack(&self, packet_type: PacketType, ack: &Ack, out: &mut Outputs) {
-        // An acknowledgement without properties cannot be too long.
-        let _ = encode_ack(packet_type, ack, self.client.version, out.send.tail());
     }
 }
 
