@@ -11,7 +11,10 @@ use crate::error::{AmqpError, ReplyCode};
 use crate::token::ChannelLife;
 use crate::wire::batch::Batch;
 use crate::wire::frame::{Frame, FrameKind, FrameReader, PROTOCOL_HEADER};
-use crate::wire::method::{ChannelCloseOk, ChannelOpenOk, ConnectionCloseOk, Method};
+use crate::wire::method::{
+    Arguments, BasicAck, BasicPublish, ChannelCloseOk, ChannelOpenOk, ConnectionCloseOk, Method,
+    Wire,
+};
 
 impl AmqpConnection {
     /// Reads frames until there are none, or until they must wait for core.
@@ -196,8 +199,11 @@ impl AmqpConnection {
     ) -> Result<(), AmqpError> {
         match frame.kind {
             FrameKind::Method => {
+                if let Some(done) = self.frequent_method(number, frame, cx) {
+                    return done;
+                }
                 let method = Method::decode_from_client(frame.payload())?;
-                self.channel_method(number, method, frame, cx)
+                self.channel_method(number, method, cx)
                     .map_err(|error| at(error, method.id()))
             }
             FrameKind::Header => self.content_header(number, frame, cx),
@@ -206,38 +212,63 @@ impl AmqpConnection {
         }
     }
 
-    pub(super) fn channel_method<'f>(
+    /// `basic.publish` and `basic.ack`, without the detour by way of `Method`; `None` for all others.
+    #[inline]
+    fn frequent_method(
         &mut self,
         number: u16,
-        method: Method<'f>,
-        frame: &Frame<'f>,
+        frame: &Frame<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Option<Result<(), AmqpError>> {
+        let (id, done) = match frame.payload() {
+            [0, 60, 0, 40, arguments @ ..] if !self.expects_content(number) => {
+                let publish = BasicPublish::decode_arguments(arguments);
+                (
+                    BasicPublish::ID,
+                    publish.and_then(|publish| self.publish(number, publish, frame)),
+                )
+            }
+            [0, 60, 0, 80, arguments @ ..] if !self.expects_content(number) => {
+                let ack = BasicAck::decode_arguments(arguments);
+                let done = ack.and_then(|ack| {
+                    self.acknowledge(
+                        number,
+                        ack.delivery_tag,
+                        ack.multiple,
+                        Outcome::Accepted,
+                        cx,
+                    )
+                });
+                (BasicAck::ID, done)
+            }
+            _ => return None,
+        };
+        Some(done.map_err(|error| at(error, id)))
+    }
+
+    /// Whether a content header or body must come next on the channel.
+    fn expects_content(&mut self, number: u16) -> bool {
+        self.channel_mut(number)
+            .is_some_and(|channel| channel.content.is_some())
+    }
+
+    fn channel_method(
+        &mut self,
+        number: u16,
+        method: Method<'_>,
         cx: &mut Cx<'_>,
     ) -> Result<(), AmqpError> {
-        if self
-            .channel_mut(number)
-            .is_some_and(|channel| channel.content.is_some())
-        {
+        if self.expects_content(number) {
             return Err(AmqpError::connection(
                 ReplyCode::UNEXPECTED_FRAME,
                 "expected content header or body, got a method instead",
             ));
         }
         match method {
-            Method::BasicPublish(publish) => self.publish(number, publish, frame),
-            Method::BasicAck(ack) => self.acknowledge(
-                number,
-                ack.delivery_tag,
-                ack.multiple,
-                Outcome::Accepted,
-                cx,
-            ),
-            Method::BasicNack(nack) => self.acknowledge(
-                number,
-                nack.delivery_tag,
-                nack.multiple,
-                unwanted(nack.requeue),
-                cx,
-            ),
+            Method::BasicNack(nack) => {
+                let outcome = unwanted(nack.requeue);
+                self.acknowledge(number, nack.delivery_tag, nack.multiple, outcome, cx)
+            }
             Method::BasicReject(reject) => self.acknowledge(
                 number,
                 reject.delivery_tag,

@@ -39,6 +39,30 @@ pub trait Wire {
     }
 }
 
+/// A method whose arguments can be read.
+pub trait Arguments<'a>: Sized {
+    /// Reads the arguments, without class and method id.
+    ///
+    /// # Errors
+    /// What is malformed.
+    fn read_arguments(reader: &mut Reader<'a>) -> Result<Self, FieldError>;
+
+    /// Reads the arguments that follow the ids in a method frame's payload, to the end.
+    ///
+    /// # Errors
+    /// 502 when they are malformed.
+    #[inline]
+    fn decode_arguments(arguments: &'a [u8]) -> Result<Self, AmqpError>
+    where
+        Self: Wire,
+    {
+        let mut reader = Reader::new(arguments);
+        let read =
+            Self::read_arguments(&mut reader).and_then(|method| reader.end().map(|()| method));
+        read.map_err(|error| malformed(Self::ID, error))
+    }
+}
+
 macro_rules! methods {
     ($a:lifetime; $(
         $(#[$doc:meta])*
@@ -63,6 +87,13 @@ macro_rules! methods {
                     $(self.$field.write(_writer);)*
                 }
             }
+
+            impl<$a> Arguments<$a> for $name $(<$lt>)? {
+                #[inline]
+                fn read_arguments(_reader: &mut Reader<$a>) -> Result<Self, FieldError> {
+                    Ok(Self { $($field: Field::read(_reader)?,)* })
+                }
+            }
         )*
 
         /// Any method.
@@ -79,7 +110,7 @@ macro_rules! methods {
             #[inline]
             fn read(id: (u16, u16), reader: &mut Reader<$a>) -> Result<Option<Self>, FieldError> {
                 Ok(Some(match id {
-                    $(($class, $id) => Method::$name($name { $($field: Field::read(reader)?,)* }),)*
+                    $(($class, $id) => Method::$name($name::read_arguments(reader)?),)*
                     _ => return Ok(None),
                 }))
             }
@@ -351,17 +382,13 @@ impl<'a> Method<'a> {
     #[inline]
     pub fn decode_from_client(payload: &'a [u8]) -> Result<Self, AmqpError> {
         let method = Self::decode(payload)?;
-        match method {
-            // The frequent ones need no look into the table.
-            Method::BasicPublish(_) | Method::BasicAck(_) => Ok(method),
-            _ => match describe(method.id()) {
-                Some((Sender::Server, name)) => Err(AmqpError::connection(
-                    ReplyCode::COMMAND_INVALID,
-                    format!("{name} is sent by servers only"),
-                )
-                .by(method.id())),
-                _ => Ok(method),
-            },
+        match describe(method.id()) {
+            Some((Sender::Server, name)) => Err(AmqpError::connection(
+                ReplyCode::COMMAND_INVALID,
+                format!("{name} is sent by servers only"),
+            )
+            .by(method.id())),
+            _ => Ok(method),
         }
     }
 }
