@@ -41,6 +41,11 @@ def on_connect(_client, _userdata, _flags, reason, _properties):
     connected.set()
 
 
+def on_disconnect(_client, _userdata, flags, reason, _properties):
+    print(f"gone: {reason}, by server: {flags.is_disconnect_packet_from_server}", file=sys.stderr)
+    gone.set()
+
+
 client = mqtt.Client(
     mqtt.CallbackAPIVersion.VERSION2,
     client_id=name,
@@ -52,7 +57,7 @@ if credentials:
 client.max_inflight_messages_set(int(window))
 client.on_publish = on_publish
 client.on_connect = on_connect
-client.on_disconnect = lambda *_: gone.set()
+client.on_disconnect = on_disconnect
 client.connect(host, int(port), keepalive=30)
 client.loop_start()
 if not connected.wait(20):

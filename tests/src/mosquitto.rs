@@ -14,7 +14,7 @@ use crate::process::Process;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Marks a line of `mosquitto_sub` that is a message; the others are its log.
-const MARK: &str = "@";
+const MARK: &str = "> ";
 
 fn command(program: &str, to: SocketAddr) -> Command {
     // Without it, output to a pipe waits for a full buffer.

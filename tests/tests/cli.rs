@@ -316,7 +316,7 @@ fn unknown_keys_are_refused_with_the_nearest() {
         assert!(shown.stderr.contains(word), "{word} in {}", shown.stderr);
     }
     for (variable, value, word) in [
-        ("ANABRANCH_LOG__LEVLE", "debug", "log.level"),
+        ("ANABRANCH_LOG__LEVLE", "debug", "ANABRANCH_LOG__LEVEL"),
         ("ANABRANCH_STORE__DATA_SHARDS", "many", "store.data_shards"),
         ("ANABRANCH_STORE__DATA_SHARDS", "0", "store.data_shards"),
         ("ANABRANCH_HTTP__ADDRESS", "nowhere", "http.address"),

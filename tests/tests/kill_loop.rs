@@ -17,8 +17,10 @@ use serde_json::json;
 /// How long the publishers may take until the chosen number is confirmed, and to notice the end.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Messages of one publisher in flight.
-const WINDOW: &str = "50";
+/// Messages of one MQTT publisher in flight: the receive maximum of the server.
+const MQTT_WINDOW: &str = "20";
+/// Messages of one AMQP publisher in flight.
+const AMQP_WINDOW: &str = "100";
 
 const MQTT_PUBLISHERS: [&str; 2] = ["mqtt-0", "mqtt-1"];
 const AMQP_PUBLISHERS: [&str; 2] = ["amqp-0", "amqp-1"];
@@ -42,7 +44,7 @@ fn publishers(node: &Node) -> Vec<(&'static str, Process)> {
     let mut started = Vec::new();
     for name in MQTT_PUBLISHERS {
         let topic = format!("load/{name}");
-        let arguments = [host.as_str(), &mqtt, name, &topic, WINDOW];
+        let arguments = [host.as_str(), &mqtt, name, &topic, MQTT_WINDOW];
         started.push((name, python("load_mqtt.py", &arguments)));
     }
     for name in AMQP_PUBLISHERS {
@@ -53,7 +55,7 @@ fn publishers(node: &Node) -> Vec<(&'static str, Process)> {
             name,
             "amq.topic",
             &key,
-            WINDOW,
+            AMQP_WINDOW,
             "guest",
             "guest",
         ];

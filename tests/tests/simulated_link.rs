@@ -320,6 +320,16 @@ fn acknowledging_refusing_and_giving_back() {
             story.of_application(second).bodies(1).join(" "),
             format!("{rest} {rest}")
         );
+        // What a channel holds comes again at its wish.
+        story.talk(second, 1, |talk| {
+            talk.acknowledge(Acknowledge::ByHand)
+                .publish("", "kept", "m10")
+        });
+        story.run();
+        story.talk(second, 1, |talk| talk.recover());
+        story.run();
+        let bodies = story.of_application(second).bodies(1);
+        assert!(bodies.ends_with(&["m10", "m8", "m9", "m10"]), "{bodies:?}");
         // An acknowledgement of a tag that is not there ends the channel.
         story.talk(second, 1, |talk| talk.ack(99, false));
         story.run();
@@ -390,6 +400,37 @@ fn everything_at_once_on_one_channel() {
         }
         let bodies = story.of_application(application).bodies(1).join(" ");
         assert_eq!(bodies, "m0 m3 m0 m3");
+    });
+}
+
+/// A publish that follows a declaration or a binding in one piece finds it done.
+#[test]
+fn publishing_behind_what_was_just_asked() {
+    same_over_a_network("publishing_behind_what_was_just_asked", |story| {
+        let application = story.application(0, 1);
+        story.talk(application, 1, |talk| talk.confirms());
+        for (queue, durable) in [("kept", true), ("held", false)] {
+            story.talk(application, 1, |talk| {
+                talk.queue(queue, durable).mandatory("", queue, "declared")
+            });
+            story.run();
+            story.talk(application, 1, |talk| {
+                talk.bind(queue, "amq.topic", queue)
+                    .mandatory("amq.topic", queue, "bound")
+            });
+            story.run();
+            story.talk(application, 1, |talk| {
+                talk.unbind(queue, "amq.topic", queue)
+                    .publish("amq.topic", queue, "unbound")
+            });
+            story.run();
+            story.talk(application, 1, |talk| {
+                talk.acknowledge(Acknowledge::Each).consume(queue, queue)
+            });
+            story.run();
+        }
+        let bodies = story.of_application(application).bodies(1).join(" ");
+        assert_eq!(bodies, "declared bound declared bound");
     });
 }
 
