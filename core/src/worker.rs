@@ -260,7 +260,7 @@ struct Connected {
     touched: SmallVec<[ShardId; 2]>,
     /// Bytes published to blocked shards.
     parked_bytes: usize,
-    /// What waits for publishes before it.
+    /// What waits for what was asked before it.
     held: held::Held,
     published: u64,
     delivered: u64,
@@ -308,6 +308,8 @@ pub struct Worker {
     next_ask: u64,
     next_principal: u64,
     ready: Vec<ConnectionId>,
+    /// Connections that go on with what they held.
+    answered: Vec<ConnectionId>,
     outgoing: Vec<Outgoing>,
     blocked: FxHashSet<ShardId>,
     verdicts: FxHashMap<(u64, u32), bool>,
@@ -343,6 +345,7 @@ impl Worker {
             next_ask: 0,
             next_principal: 0,
             ready: Vec::new(),
+            answered: Vec::new(),
             outgoing: Vec::new(),
             blocked: FxHashSet::default(),
             verdicts: FxHashMap::default(),
@@ -407,9 +410,14 @@ impl Worker {
 
     fn done(&mut self, connection: ConnectionId, token: Token, result: Result<Reply, Refusal>) {
         if token != Token::NONE {
+            let mut waited = false;
             self.with(connection, |state| {
-                state.mail.answers.push(Answer::Done { token, result })
+                state.mail.answers.push(Answer::Done { token, result });
+                waited = state.held.answered(token);
             });
+            if waited {
+                self.answered.push(connection);
+            }
         }
     }
 
@@ -499,7 +507,8 @@ impl Worker {
                 ShardEvent::Blocked(blocked) => self.shard_blocked(now, from, blocked),
             }
         }
-        self.release_held(now, from);
+        self.release_fenced(now, from);
+        self.release_answered(now);
     }
 
     fn shard_blocked(&mut self, now: Now, shard: ShardId, blocked: bool) {

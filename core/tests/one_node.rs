@@ -893,3 +893,83 @@ fn a_question_sees_what_its_connection_published_before() {
     node.consume(other, "q", 10).unwrap();
     assert_eq!(bodies(&node.mail(other)), ["d", "e", "f"]);
 }
+
+/// `gateway.rs`: commands of one connection take effect in the order they were put into `Outputs`.
+#[test]
+fn a_publish_finds_what_its_connection_asked_for_before() {
+    let mut node = Node::new(2, 2);
+    let client = node.connect(1);
+    for (durable, name) in [(true, "kept"), (false, "held")] {
+        let publish = |token, exchange: &'static [u8], address: &str| Command::Publish {
+            token: Token(token),
+            mandatory: false,
+            message: Arc::new(Message {
+                exchange: Bytes::from_static(exchange),
+                address: address.parse().unwrap(),
+                publisher: client.id,
+                ..Message::default()
+            }),
+        };
+        let declare = StreamDeclare {
+            name: Arc::from(name),
+            key: name.parse().unwrap(),
+            passive: false,
+            durable,
+            exclusive: false,
+            auto_delete: false,
+            arguments: Vec::new(),
+        };
+        let binding = BindingSpec {
+            exchange: Arc::from("topics"),
+            stream: Arc::from(name),
+            filter: "a".parse().unwrap(),
+            arguments: Vec::new(),
+        };
+        let mut all = vec![
+            Command::DeclareStream {
+                token: Token(20),
+                declare,
+            },
+            publish(1, b"", name),
+            Command::Bind {
+                token: Token(21),
+                binding: binding.clone(),
+            },
+            publish(2, b"topics", "a"),
+            Command::Unbind {
+                token: Token(22),
+                binding,
+            },
+            publish(3, b"topics", "a"),
+            Command::DeleteStream {
+                token: Token(23),
+                name: Arc::from(name),
+                if_unused: false,
+                if_empty: false,
+            },
+            publish(4, b"", name),
+        ];
+        node.workers[1].submit(node.now, client.id, &mut all);
+        node.settle();
+        let told = node.mail(client);
+        let mut taken = outcomes(&told);
+        taken.sort_by_key(|(first, ..)| *first);
+        let (routed, unroutable) = (PublishOutcome::Routed, PublishOutcome::Unroutable);
+        let split: Vec<_> = taken
+            .iter()
+            .flat_map(|(first, last, outcome)| (*first..=*last).map(|token| (token, *outcome)))
+            .collect();
+        let expected = [(1, routed), (2, routed), (3, unroutable), (4, unroutable)];
+        assert_eq!(split, expected, "{name}");
+        let deleted = told.answers.iter().any(|answer| {
+            matches!(
+                answer,
+                Answer::Done {
+                    token: Token(23),
+                    result: Ok(Reply::Count(2))
+                }
+            )
+        });
+        assert!(deleted, "{name}: {:?}", told.answers);
+    }
+}

@@ -1,22 +1,26 @@
-//! Questions that must see what their connection published before them.
+//! Commands that wait for others of their connection, so that all take effect in order.
 //!
-//! A data shard answers `Get`, `Purge` and the counts of `DeclareStream` from what is committed, while
-//! publishes of the same connection may still wait for their frame. Such a question is held here, and
-//! with it everything the connection asks after it, until those publishes are finished. Who asks after
-//! its confirms never waits; publishing alone never comes here. Publishes parked for a full shard are not
-//! waited for.
+//! Two things are not done when they were asked. Exchanges, streams and bindings change when metadata
+//! has committed it: everything the connection asks meanwhile is held here, or a publish would be routed
+//! as if nothing had been asked. And a data shard answers `Get`, `Purge` and the counts of
+//! `DeclareStream` from what is committed: such a question is held until the connection's own publishes
+//! to that shard are finished. Who waits for its answers is never held; publishing alone never comes
+//! here. Publishes parked for a full shard are not waited for.
 //!
-//! Owns: the order of one connection's commands around such a question.
+//! Owns: the order of one connection's commands around these two.
 //! Never: order between connections. Next: `commands.rs`.
 
 use super::{Connected, Worker};
-use crate::gateway::Command;
-use crate::id::{ConnectionId, Now, ShardId};
+use crate::gateway::{Answer, Command};
+use crate::id::{ConnectionId, Now, ShardId, Token};
 use std::collections::VecDeque;
 
-/// Commands of a connection that wait for publishes before them; the first is the question.
+/// What a connection has to wait with.
 #[derive(Default)]
 pub(super) struct Held {
+    /// A change of metadata that is not answered yet.
+    asked: Option<Token>,
+    /// In order; the first may be a question that waits for publishes.
     commands: VecDeque<Command>,
     bytes: usize,
 }
@@ -27,11 +31,38 @@ impl Held {
         self.bytes
     }
 
+    /// Whether the answer to `token` was waited for.
+    pub(super) fn answered(&mut self, token: Token) -> bool {
+        self.asked.take_if(|asked| *asked == token).is_some()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.asked.is_none() && self.commands.is_empty()
+    }
+
     fn push(&mut self, command: Command) {
         if let Command::Publish { message, .. } = &command {
             self.bytes += message.cost_bytes();
         }
         self.commands.push_back(command);
+    }
+
+    fn take_commands(&mut self) -> VecDeque<Command> {
+        self.bytes = 0;
+        std::mem::take(&mut self.commands)
+    }
+}
+
+/// The token of a command that changes exchanges, streams or bindings.
+fn change(command: &Command) -> Option<Token> {
+    match command {
+        Command::DeclareExchange { token, .. }
+        | Command::DeleteExchange { token, .. }
+        | Command::DeclareStream { token, .. }
+        | Command::DeleteStream { token, .. }
+        | Command::Bind { token, .. }
+        | Command::Unbind { token, .. } => Some(*token).filter(|token| *token != Token::NONE),
+        _ => None,
     }
 }
 
@@ -45,7 +76,7 @@ impl Worker {
         commands: impl Iterator<Item = Command>,
     ) {
         for command in commands {
-            if !state.held.commands.is_empty() {
+            if !state.held.is_idle() {
                 state.held.push(command);
                 continue;
             }
@@ -56,9 +87,26 @@ impl Worker {
                     message,
                 } => self.publish(connection, state, token, mandatory, message),
                 other if self.must_wait(connection, state, &other) => state.held.push(other),
-                other => self.command(now, connection, state, other),
+                other => self.take_one(now, connection, state, other),
             }
         }
+    }
+
+    fn take_one(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        state: &mut Connected,
+        command: Command,
+    ) {
+        let asked = change(&command);
+        self.command(now, connection, state, command);
+        // What is refused or only looked up may be answered already.
+        let done = matches!(
+            state.mail.answers.last(),
+            Some(Answer::Done { token, .. }) if Some(*token) == asked
+        );
+        state.held.asked = asked.filter(|_| !done);
     }
 
     /// Whether a question concerns a stream to which the connection has unfinished publishes.
@@ -88,7 +136,7 @@ impl Worker {
     }
 
     /// Publishes to a shard were finished: whoever waited for the last of them goes on.
-    pub(super) fn release_held(&mut self, now: Now, shard: ShardId) {
+    pub(super) fn release_fenced(&mut self, now: Now, shard: ShardId) {
         let Some(lane) = self.lanes.get_mut(&shard) else {
             return;
         };
@@ -96,10 +144,22 @@ impl Worker {
             let Some(mut state) = self.connections.remove(&connection) else {
                 continue;
             };
-            let mut held = std::mem::take(&mut state.held).commands;
+            let mut held = state.held.take_commands();
             if let Some(question) = held.pop_front() {
-                self.command(now, connection, &mut state, question);
+                self.take_one(now, connection, &mut state, question);
             }
+            self.take(now, connection, &mut state, held.into_iter());
+            self.put_back(connection, state);
+        }
+    }
+
+    /// Changes of metadata were answered: whoever waited for one goes on.
+    pub(super) fn release_answered(&mut self, now: Now) {
+        while let Some(connection) = self.answered.pop() {
+            let Some(mut state) = self.connections.remove(&connection) else {
+                continue;
+            };
+            let held = state.held.take_commands();
             self.take(now, connection, &mut state, held.into_iter());
             self.put_back(connection, state);
         }
@@ -112,7 +172,7 @@ impl Worker {
         connection: ConnectionId,
         state: &mut Connected,
     ) {
-        for command in std::mem::take(&mut state.held).commands {
+        for command in state.held.take_commands() {
             match command {
                 Command::Publish {
                     token,

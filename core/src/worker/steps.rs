@@ -86,6 +86,7 @@ impl Worker {
                     return;
                 };
                 self.proposed(now, connection, asked, result);
+                self.release_answered(now);
             }
         }
     }
