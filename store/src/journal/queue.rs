@@ -7,10 +7,17 @@
 use super::writer::{Op, Writer};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use thread_priority::unix::{
+    RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
+use thread_priority::{ThreadPriority, ThreadPriorityValue};
 use tokio::sync::Notify;
 
-/// Niceness asked for the writer's thread: under load the wait for a turn on the processor costs
-/// more than the sync itself.
+/// Real-time priority asked for the writer's thread, the lowest there is: under load the wait for a
+/// turn on the processor costs more than the sync itself. The thread sleeps nearly always.
+const WRITER_PRIORITY: u8 = 1;
+/// Niceness asked for where real time is not allowed.
 const WRITER_NICENESS: i32 = -15;
 
 #[derive(Default)]
@@ -124,8 +131,7 @@ pub(crate) fn start(
         WriterMode::Thread => {
             let named = std::thread::Builder::new().name(name.to_owned());
             let thread = named.spawn(move || {
-                // Refused to an ordinary user; then the thread runs like any other.
-                let _ = rustix::process::setpriority_process(None, WRITER_NICENESS);
+                raise_priority();
                 let mut ops = Vec::new();
                 while queue.take_blocking(&mut ops) {
                     writer.run(&mut ops);
@@ -145,5 +151,17 @@ pub(crate) fn start(
             });
             Ok(Running::Task)
         }
+    }
+}
+
+/// Both wishes are refused to an ordinary user; then the thread runs like any other.
+fn raise_priority() {
+    let Ok(priority) = ThreadPriorityValue::try_from(WRITER_PRIORITY) else {
+        return;
+    };
+    let fifo = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    let wish = ThreadPriority::Crossplatform(priority);
+    if set_thread_priority_and_policy(thread_native_id(), wish, fifo).is_err() {
+        let _ = rustix::process::setpriority_process(None, WRITER_NICENESS);
     }
 }

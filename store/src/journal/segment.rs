@@ -219,9 +219,9 @@ pub(crate) fn first_capacity(usual: u64) -> u64 {
     usual.min(FIRST_SEGMENT_BYTES)
 }
 
-/// The file length of the segment after one of `current` bytes: twice as much, up to the usual.
+/// The file length of the segment after one of `current` bytes: four times as much, up to the usual.
 pub(crate) fn grown_capacity(current: u64, usual: u64) -> u64 {
-    current.saturating_mul(2).min(usual)
+    current.saturating_mul(4).min(usual)
 }
 
 /// A segment's file length for a frame of `logical` bytes: `usual` unless the frame is larger.

@@ -439,8 +439,9 @@ impl Writer {
             }
             return;
         }
-        let half_full = self.current.offset * 2 > self.current.capacity_bytes;
-        if !half_full || matches!(self.next, Next::Ready(_)) || self.health.no_space() {
+        // Early: a fast publisher fills a segment in the time that it takes to make one.
+        let begun = self.current.offset > self.current.capacity_bytes / 8;
+        if !begun || matches!(self.next, Next::Ready(_)) || self.health.no_space() {
             return;
         }
         let path = self.spare_path();

@@ -21,10 +21,10 @@ pub(crate) use types::Answer;
 use openraft::{Config, SnapshotPolicy};
 
 /// Milliseconds between heartbeats of a leader.
-const HEARTBEAT_MS: u64 = 150;
+const HEARTBEAT_MS: u64 = 250;
 /// Shortest and longest wait of a follower before it asks to be elected, in milliseconds: a
 /// failover stays below a second.
-const ELECTION_MS: (u64, u64) = (450, 750);
+const ELECTION_MS: (u64, u64) = (600, 900);
 /// How long a snapshot may take, in milliseconds: it may carry whole segments.
 const SNAPSHOT_MS: u64 = 10 * 60 * 1000;
 /// Entries in one replication request at most; their bytes have their own limit.

@@ -1,0 +1,214 @@
+//! Publishes through a data shard on its own thread, synced before every confirm, with a consumer
+//! that takes everything. Prints one line per case.
+//!
+//! `cargo run --release -p anabranch-store --example shard [DIR] [SECONDS]`
+
+use anabranch_core::address::Address;
+use anabranch_core::authority::{AllowAll, Principal};
+use anabranch_core::gateway::{Outcome, PublishOutcome};
+use anabranch_core::id::{
+    ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, VhostId, WorkerId,
+};
+use anabranch_core::message::{Message, Quality};
+use anabranch_core::port::{
+    Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardRequest, StreamLimits, WorkerPort,
+};
+use anabranch_core::shard::{ShardLimits, ShardSetup};
+use anabranch_store::clock::SystemClock;
+use anabranch_store::disk::real::RealDisk;
+use anabranch_store::group::GroupOptions;
+use anabranch_store::shard::{DataShard, DataShardSetup};
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+const WORKER: WorkerId = WorkerId(0);
+const STREAM: StreamId = StreamId(1);
+const CONSUMER: ConsumerKey = ConsumerKey {
+    connection: ConnectionId(1),
+    tag: ConsumerTag(1),
+};
+/// Messages in one batch of the worker.
+const BATCH: u64 = 64;
+/// Messages not yet confirmed.
+const UNDER_WAY: u64 = 4096;
+
+struct Mailbox(Sender<Vec<ShardEvent>>);
+
+impl WorkerPort for Mailbox {
+    fn send(&self, _: ShardId, events: Vec<ShardEvent>) {
+        let _ = self.0.send(events);
+    }
+}
+
+/// Processor time of this process, all threads, in microseconds (ticks of 10 ms).
+fn cpu_us() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or("")
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|field| field.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    (ticks(11) + ticks(12)) * 10_000
+}
+
+fn open(dir: &Path) -> (DataShard, Receiver<Vec<ShardEvent>>) {
+    let (send, receive) = channel();
+    let setup = DataShardSetup {
+        dir: dir.to_owned(),
+        disk: Arc::new(RealDisk),
+        clock: Arc::new(SystemClock),
+        options: GroupOptions::new("bench"),
+        shard: ShardSetup {
+            id: ShardId(1),
+            incarnation: 1,
+            limits: ShardLimits::default(),
+            fabric: Arc::default(),
+            authority: Arc::new(AllowAll),
+        },
+        workers: vec![(WORKER, Arc::new(Mailbox(send)))],
+        low_water_bytes: 0,
+        checkpoint_bytes: 256 << 20,
+    };
+    (DataShard::start(setup).expect("open"), receive)
+}
+
+fn ask(shard: &DataShard, receive: &Receiver<Vec<ShardEvent>>, question: Question) {
+    shard.send(
+        WORKER,
+        vec![ShardRequest::Ask {
+            ticket: 1,
+            question,
+        }],
+    );
+    let answered = receive.recv().expect("an answer");
+    assert!(matches!(
+        answered.last(),
+        Some(ShardEvent::Reply { result: Ok(_), .. })
+    ));
+}
+
+fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) {
+    let (shard, receive) = open(dir);
+    let limits = StreamLimits::default();
+    ask(
+        &shard,
+        &receive,
+        Question::CreateStream {
+            stream: STREAM,
+            vhost: VhostId(1),
+            limits,
+        },
+    );
+    if consume {
+        let attach = Attach {
+            consumer: CONSUMER,
+            principal: Arc::new(Principal::default()),
+            vhost: Arc::from("/"),
+            stream: STREAM,
+            exclusive: false,
+            presettled: false,
+            credit: 10_000,
+            priority: 0,
+            no_local: false,
+        };
+        ask(&shard, &receive, Question::Attach(attach));
+    }
+    let body = Bytes::from(vec![7; body_bytes]);
+    let (start, cpu) = (Instant::now(), cpu_us());
+    let (mut sent, mut confirmed, mut delivered) = (0, 0, 0u64);
+    let mut requests = Vec::new();
+    while start.elapsed() < run || confirmed < sent || (consume && delivered < sent) {
+        while start.elapsed() < run && sent + BATCH <= confirmed + UNDER_WAY {
+            for _ in 0..BATCH {
+                sent += 1;
+                let message = Message {
+                    address: Address(Bytes::from_static(b"plant\x004\x00temperature")),
+                    body: body.clone(),
+                    quality: Quality::AtLeastOnce,
+                    ..Message::default()
+                };
+                requests.push(ShardRequest::Publish {
+                    sequence: Sequence(sent),
+                    streams: [STREAM].into_iter().collect(),
+                    by_topic: None,
+                    message: Arc::new(message),
+                });
+            }
+            shard.send(WORKER, std::mem::take(&mut requests));
+        }
+        for event in receive.recv().expect("events") {
+            match event {
+                ShardEvent::Published { last, outcome, .. } => {
+                    assert_eq!(outcome, PublishOutcome::Routed);
+                    confirmed = last.0;
+                }
+                ShardEvent::Deliver { deliveries, .. } => {
+                    delivered += deliveries.len() as u64;
+                    let first = deliveries
+                        .first()
+                        .map_or(Offset(0), |delivery| delivery.offset);
+                    let last = deliveries
+                        .last()
+                        .map_or(Offset(0), |delivery| delivery.offset);
+                    let count = deliveries.len() as u32;
+                    requests.push(ShardRequest::Drained {
+                        consumer: CONSUMER,
+                        stream: STREAM,
+                        count,
+                    });
+                    requests.push(ShardRequest::Settle {
+                        consumer: CONSUMER,
+                        stream: STREAM,
+                        first,
+                        last,
+                        outcome: Outcome::Accepted,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if !requests.is_empty() {
+            shard.send(WORKER, std::mem::take(&mut requests));
+        }
+    }
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
+    let stats = shard.stats().journal;
+    println!(
+        "{body_bytes:>5} B  consume {consume:<5}  {:>9.0} msg/s  {:>5.2} CPU us/msg  {:>6.1} msg/frame  {:>6.0} syncs/s",
+        sent as f64 / seconds,
+        cpu as f64 / sent as f64,
+        sent as f64 / stats.frames as f64,
+        stats.syncs as f64 / seconds,
+    );
+    shard.shutdown();
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let root = arguments
+        .next()
+        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let seconds = arguments
+        .next()
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or(2.0);
+    let time = Duration::from_secs_f64(seconds);
+    for (nth, (body_bytes, consume)) in [(128, false), (128, true), (1024, false), (1024, true)]
+        .into_iter()
+        .enumerate()
+    {
+        let dir = root.join(format!("anabranch-shard-{}-{nth}", std::process::id()));
+        run(&dir, body_bytes, consume, time);
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+}
