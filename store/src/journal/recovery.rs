@@ -86,10 +86,6 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             "the file with the vote is missing",
         ));
     }
-    for name in names.iter().filter(|name| name.ends_with(".tmp")) {
-        let path = dir.join(name);
-        disk.remove(&path).map_err(OpenError::io(path))?;
-    }
     let meta_path = dir.join(super::meta::META_NAME);
     let opened = MetaFile::open(disk, dir).map_err(OpenError::io(&meta_path))?;
     let Some((mut meta_file, mut meta)) = opened else {
@@ -110,6 +106,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
                 &format!("all segments are missing; {reached} frames were synced"),
             ));
         }
+        remove_leftovers(disk, dir, &names)?;
         return create_first(disk, dir, told, meta_file, meta);
     }
 
@@ -174,6 +171,8 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             &what,
         ));
     }
+    // Nothing is changed before this: a corrupt journal is left as it is.
+    remove_leftovers(disk, dir, &names)?;
     let keep = &scanned[last_nth];
     let cut = found.live_frames || scanned.len() > last_nth + 1;
     if cut {
@@ -228,6 +227,23 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         committed: LogIndex(expect.committed),
         cut,
     })
+}
+
+/// Removes files that were being made when the last life ended.
+fn remove_leftovers(disk: &dyn Disk, dir: &Path, names: &[String]) -> Result<(), OpenError> {
+    for name in names.iter().filter(|name| name.ends_with(".tmp")) {
+        let path = dir.join(name);
+        match disk.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(OpenError::Io {
+                    path,
+                    source: error,
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn corrupt(path: PathBuf, index: u64, position: u64, what: &str) -> OpenError {
