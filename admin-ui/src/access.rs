@@ -147,13 +147,10 @@ pub(crate) async fn by_password(
     password: &str,
     peer: IpAddr,
 ) -> Result<Identity, ApiError> {
-    let now_ms = app.steady_ms();
-    app.attempts()
-        .begin(peer, now_ms)
-        .map_err(|wait_ms| ApiError::too_many_attempts(wait_ms.div_ceil(1000)))?;
+    let mut attempt = Attempt::begin(app, peer)?;
     match app.backend.login(user, password, peer).await {
         Ok(Some(identity)) => {
-            app.attempts().succeeded(peer);
+            attempt.failed = false;
             Ok(identity)
         }
         Ok(None) => {
@@ -161,9 +158,37 @@ pub(crate) async fn by_password(
             Err(ApiError::unauthenticated("unknown user or wrong password"))
         }
         Err(error) => {
-            app.attempts().succeeded(peer);
+            attempt.failed = false;
             Err(error.into())
         }
+    }
+}
+
+/// A login under way. Ends when dropped, as failed unless it is said otherwise: so also when the client
+/// goes away before it has its answer.
+struct Attempt<'a> {
+    app: &'a App,
+    peer: IpAddr,
+    failed: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn begin(app: &'a App, peer: IpAddr) -> Result<Self, ApiError> {
+        let now_ms = app.steady_ms();
+        app.attempts()
+            .begin(peer, now_ms)
+            .map_err(|wait_ms| ApiError::too_many_attempts(wait_ms.div_ceil(1000)))?;
+        Ok(Attempt {
+            app,
+            peer,
+            failed: true,
+        })
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.app.attempts().end(self.peer, self.failed);
     }
 }
 

@@ -85,6 +85,9 @@ impl Sessions {
     }
 }
 
+/// Logins of one address whose password is being checked at the same time.
+pub(crate) const CHECKS_AT_ONCE_LIMIT: u32 = 32;
+
 /// Counts failed logins by address, so that passwords cannot be tried at speed.
 #[derive(Debug)]
 pub(crate) struct Attempts {
@@ -97,11 +100,13 @@ pub(crate) struct Attempts {
 #[derive(Debug)]
 struct Window {
     started_at_ms: u64,
-    count: u32,
+    failed: u32,
+    /// Begun and not ended yet.
+    open: u32,
 }
 
 impl Attempts {
-    /// `limit` attempts within `window_ms`; at most `addresses_limit` addresses are remembered.
+    /// `limit` failed attempts within `window_ms`; at most `addresses_limit` addresses are remembered.
     pub(crate) fn new(limit: u32, window_ms: u64, addresses_limit: usize) -> Self {
         Attempts {
             by_address: HashMap::new(),
@@ -111,47 +116,58 @@ impl Attempts {
         }
     }
 
-    /// Counts an attempt as failed before it is made, so that many at once cannot slip through;
-    /// [`Attempts::succeeded`] takes it back. Err is the milliseconds to wait.
+    /// Begins an attempt, to be ended by [`Attempts::end`]. Err is the milliseconds to wait.
     pub(crate) fn begin(&mut self, address: IpAddr, now_ms: u64) -> Result<(), u64> {
         let address = network_of(address);
         let window_ms = self.window_ms;
-        if self.by_address.len() >= self.addresses_limit && !self.by_address.contains_key(&address)
-        {
-            self.by_address
-                .retain(|_, window| now_ms < window.started_at_ms.saturating_add(window_ms));
-            if self.by_address.len() >= self.addresses_limit {
-                let oldest = self
-                    .by_address
-                    .iter()
-                    .min_by_key(|(_, window)| window.started_at_ms)
-                    .map(|(address, _)| *address);
-                if let Some(oldest) = oldest {
-                    self.by_address.remove(&oldest);
-                }
-            }
+        if !self.by_address.contains_key(&address) {
+            self.make_room(now_ms);
         }
         let window = self.by_address.entry(address).or_insert(Window {
             started_at_ms: now_ms,
-            count: 0,
+            failed: 0,
+            open: 0,
         });
         let ends_ms = window.started_at_ms.saturating_add(window_ms);
         if now_ms >= ends_ms {
-            *window = Window {
-                started_at_ms: now_ms,
-                count: 0,
-            };
-        } else if window.count >= self.limit {
+            window.started_at_ms = now_ms;
+            window.failed = 0;
+        } else if window.failed >= self.limit {
             return Err(ends_ms - now_ms);
         }
-        window.count += 1;
+        if window.open >= CHECKS_AT_ONCE_LIMIT {
+            return Err(1);
+        }
+        window.open += 1;
         Ok(())
     }
 
-    /// Takes back what [`Attempts::begin`] counted. Earlier failures stay counted.
-    pub(crate) fn succeeded(&mut self, address: IpAddr) {
+    /// Ends an attempt that was begun. One given up counts as failed.
+    pub(crate) fn end(&mut self, address: IpAddr, failed: bool) {
         if let Some(window) = self.by_address.get_mut(&network_of(address)) {
-            window.count = window.count.saturating_sub(1);
+            window.open = window.open.saturating_sub(1);
+            window.failed = window.failed.saturating_add(u32::from(failed));
+        }
+    }
+
+    /// Forgets addresses whose window is over, or else the one whose window is oldest.
+    fn make_room(&mut self, now_ms: u64) {
+        if self.by_address.len() < self.addresses_limit {
+            return;
+        }
+        let window_ms = self.window_ms;
+        self.by_address
+            .retain(|_, window| now_ms < window.started_at_ms.saturating_add(window_ms));
+        if self.by_address.len() < self.addresses_limit {
+            return;
+        }
+        let oldest = self
+            .by_address
+            .iter()
+            .min_by_key(|(_, window)| window.started_at_ms)
+            .map(|(address, _)| *address);
+        if let Some(oldest) = oldest {
+            self.by_address.remove(&oldest);
         }
     }
 }
@@ -194,6 +210,12 @@ mod tests {
         assert!(sessions.user("a", 4).is_some() && sessions.user("c", 4).is_some());
     }
 
+    fn fail(attempts: &mut Attempts, address: IpAddr, now_ms: u64) -> Result<(), u64> {
+        attempts.begin(address, now_ms)?;
+        attempts.end(address, true);
+        Ok(())
+    }
+
     #[test]
     fn failed_logins_are_counted_by_address_and_a_good_one_is_not() {
         let mut attempts = Attempts::new(2, 100, 10);
@@ -201,12 +223,24 @@ mod tests {
         let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
         let other: IpAddr = "192.0.2.2".parse().unwrap();
         assert_eq!(attempts.begin(one, 0), Ok(()));
-        attempts.succeeded(one);
-        assert_eq!(attempts.begin(one, 1), Ok(()));
-        assert_eq!(attempts.begin(mapped, 2), Ok(()));
+        attempts.end(one, false);
+        assert_eq!(fail(&mut attempts, one, 1), Ok(()));
+        assert_eq!(fail(&mut attempts, mapped, 2), Ok(()));
         assert_eq!(attempts.begin(one, 10), Err(90));
         assert_eq!(attempts.begin(other, 10), Ok(()));
         assert_eq!(attempts.begin(one, 100), Ok(()));
+    }
+
+    #[test]
+    fn only_so_many_passwords_of_an_address_are_checked_at_once() {
+        let mut attempts = Attempts::new(2, 100, 10);
+        let one: IpAddr = "192.0.2.1".parse().unwrap();
+        for _ in 0..CHECKS_AT_ONCE_LIMIT {
+            assert_eq!(attempts.begin(one, 0), Ok(()));
+        }
+        assert_eq!(attempts.begin(one, 0), Err(1));
+        attempts.end(one, false);
+        assert_eq!(attempts.begin(one, 0), Ok(()));
     }
 
     #[test]
@@ -214,10 +248,10 @@ mod tests {
         let mut attempts = Attempts::new(1, 100, 2);
         let a: IpAddr = "2001:db8::1".parse().unwrap();
         let b: IpAddr = "2001:db8::2".parse().unwrap();
-        assert_eq!(attempts.begin(a, 0), Ok(()));
+        assert_eq!(fail(&mut attempts, a, 0), Ok(()));
         assert_eq!(attempts.begin(b, 0), Err(100));
         for last in 0..100u8 {
-            assert!(attempts.begin(IpAddr::from([10, 0, 0, last]), 1).is_ok());
+            assert!(fail(&mut attempts, IpAddr::from([10, 0, 0, last]), 1).is_ok());
         }
         assert!(attempts.by_address.len() <= 2);
     }

@@ -5,6 +5,8 @@ import { Button, Card, Dialog, Empty, Field, FormDialog, Loading, Page, Protocol
 import { bytes, count, duration, many, rate } from "../format.js";
 
 const keyOf = (row) => row.id;
+/** Rows of a gateway's own that stand above them already. */
+const SHOWN_ALREADY = ["channels", "consumers", "published", "delivered", "unacknowledged"];
 
 export function Connections() {
   const { data, error, refresh } = usePoll("/connections");
@@ -14,13 +16,13 @@ export function Connections() {
   const [closing, setClosing] = useState(null);
   const rows = useMemo(() => {
     const words = find.toLowerCase().split(/\s+/).filter(Boolean);
-    const text = (row) => [row.protocol, row.user, row.client_id, row.peer, row.vhost, row.state].join(" ").toLowerCase();
+    const text = (row) => [row.protocol, row.user, row.client_id, row.peer, row.vhost, row.state, row.details.product].join(" ").toLowerCase();
     return (data?.items ?? []).filter((row) => words.every((word) => text(row).includes(word)));
   }, [data, find]);
   const columns = useMemo(() => [
     { name: "protocol", title: "Protocol", value: (row) => row.protocol, cell: (row) => html`<${ProtocolTag} name=${row.protocol} />` },
     { name: "user", title: "User", value: (row) => row.user, cell: (row) => (row.user ? html`<b>${row.user}</b>` : html`<span class="note">anonymous</span>`) },
-    { name: "client", title: "Client", value: (row) => row.client_id, cell: (row) => html`<div>${row.client_id || "–"}</div><small class="note">${row.peer}</small>` },
+    { name: "client", title: "Client", value: (row) => row.client_id, cell: (row) => html`<div>${row.client_id || row.details.product || "–"}</div><small class="note">${row.peer}</small>` },
     { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
     { name: "state", title: "State", value: (row) => row.state, cell: (row) => html`<${State} state=${row.state} />` },
     { name: "holds", title: "Holds", cell: (row) => html`<${Holds} row=${row} />` },
@@ -56,9 +58,9 @@ function Details({ row, series, at, onClose, onKick }) {
     ["Received", `${count(row.received)} messages, ${bytes(row.bytes_in)}`], ["Delivered", `${count(row.delivered)} messages, ${bytes(row.bytes_out)}`],
     ...(row.session ? [["Session", `${row.session.name} (${row.session.durable ? "durable" : "clean"}), ${row.session.subscriptions} filters`]] : []),
     ...(row.channels != null ? [["Channels", count(row.channels)]] : []),
-    ...Object.entries(row.details),
+    ...Object.entries(row.details).filter(([name]) => !SHOWN_ALREADY.includes(name)),
   ];
-  return html`<${Dialog} title=${row.client_id || row.user || row.peer} onClose=${onClose}>
+  return html`<${Dialog} title=${row.client_id || row.details.product || row.user || row.peer} onClose=${onClose}>
     <div class="form">
       <div class="tags"><${ProtocolTag} name=${row.protocol} /><${State} state=${row.state} /></div>
       <div class="pair">
