@@ -9,15 +9,18 @@
 //! |---|---|
 //! | content type, correlation, is text | the properties of that name |
 //! | reply to a topic | Response Topic |
-//! | reply to a stream | Response Topic `$amqp/<vhost>/q/<stream>` |
+//! | reply to a stream | Response Topic `$amqp/<vhost>/q/<stream>`, or `amqp-reply_to` if it is no text |
 //! | time to live | Message Expiry Interval, by the caller, since it counts down |
 //! | header, text | user property |
 //! | header, another scalar | user property as text, its type in `amqp-header-types` |
-//! | header, anything else | user property `<name>;json` ([`crate::json_value`]), listed there too |
+//! | header, anything else | user property `<name>;json` (`json_value.rs`), listed there too |
 //! | message id, time stamp, kind, application, user, priority, encoding | user property `amqp-<name>` |
 //!
-//! `amqp-header-types` is a JSON list of `[name, type]`; only what it lists is read back as
+//! `amqp-header-types` is a JSON list of `[name, type, before]`, where `before` counts the user
+//! properties of the same name in front of the one meant; only what it lists is read back as
 //! something other than text, so a device's own property is never taken for ours.
+
+use std::collections::BTreeMap;
 
 use anabranch_core::address::Address;
 use anabranch_core::message::{Message, OriginTag};
@@ -111,39 +114,53 @@ fn reply_to(response_topic: &str) -> ReplyTo {
     }
 }
 
-/// Types of user properties, in the order of the properties.
+/// Types of user properties, by their name and how many of that name stand before.
 #[derive(Default)]
 struct Types {
-    listed: Vec<(String, String)>,
+    listed: BTreeMap<(String, u32), String>,
 }
 
 impl Types {
     fn read(list: &str) -> Types {
+        let listed: Vec<(String, String, u32)> = serde_json::from_str(list).unwrap_or_default();
+        let entry = |(name, tag, before)| ((name, before), tag);
         Types {
-            listed: serde_json::from_str(list).unwrap_or_default(),
+            listed: listed.into_iter().map(entry).collect(),
         }
     }
 
     /// Gives headers their types back, and moves those that stand for fields into them.
-    fn apply(self, neutral: &mut Properties) {
-        let mut listed = self.listed;
-        let headers = std::mem::take(&mut neutral.headers);
-        for (name, value) in headers {
-            let (Value::Text(text), Ok(name_text)) = (&value, str::from_utf8(&name)) else {
-                neutral.headers.push((name, value));
-                continue;
+    fn apply(mut self, neutral: &mut Properties) {
+        let mut counts = Counts::default();
+        for (name, value) in std::mem::take(&mut neutral.headers) {
+            let typed = match (&value, str::from_utf8(&name)) {
+                (Value::Text(text), Ok(name)) if !self.listed.is_empty() => {
+                    let tag = self.listed.remove(&(name.to_owned(), counts.next(name)));
+                    let text = str::from_utf8(text).unwrap_or_default();
+                    tag.and_then(|tag| typed(name, &tag, text))
+                }
+                _ => None,
             };
-            let text = str::from_utf8(text).unwrap_or_default();
-            let at = listed.iter().position(|(listed, _)| listed == name_text);
-            let typed = at.and_then(|at| {
-                let (_, tag) = listed.remove(at);
-                typed(name_text, &tag, text)
-            });
-            let (name, value) = typed.unwrap_or((name.clone(), value));
+            let (name, value) = typed.unwrap_or((name, value));
             if !set_field(neutral, &name, &value) {
                 neutral.headers.push((name, value));
             }
         }
+    }
+}
+
+/// Numbers user properties of the same name.
+#[derive(Default)]
+struct Counts {
+    seen: BTreeMap<String, u32>,
+}
+
+impl Counts {
+    /// How many of this name were asked for before.
+    fn next(&mut self, name: &str) -> u32 {
+        let seen = self.seen.entry(name.to_owned()).or_insert(0);
+        *seen += 1;
+        *seen - 1
     }
 }
 
@@ -194,6 +211,13 @@ fn set_field(neutral: &mut Properties, name: &[u8], value: &Value) -> bool {
         b"type" => &mut neutral.kind,
         b"app_id" => &mut neutral.app_id,
         b"user_id" => &mut neutral.user_id,
+        b"reply_to" => {
+            let free = neutral.reply_to.is_none();
+            neutral
+                .reply_to
+                .get_or_insert(ReplyTo::Stream(text.clone()));
+            return free;
+        }
         b"timestamp" => {
             let seconds = number(u64::MAX);
             let free = neutral.timestamp.is_none() && seconds.is_some();
@@ -220,6 +244,7 @@ fn set_field(neutral: &mut Properties, name: &[u8], value: &Value) -> bool {
 pub fn write_block(neutral: &Properties, vhost: &str, block: &mut BytesMut) {
     let mut writer = Writer {
         block,
+        counts: Counts::default(),
         types: Vec::new(),
     };
     if let Some(is_text) = neutral.is_text {
@@ -250,10 +275,10 @@ pub fn write_block(neutral: &Properties, vhost: &str, block: &mut BytesMut) {
         }
     }
     if let Some(seconds) = neutral.timestamp {
-        put_pair(writer.block, "amqp-timestamp", &seconds.to_string());
+        writer.field("timestamp", &Bytes::from(seconds.to_string()));
     }
     if let Some(priority) = neutral.priority {
-        put_pair(writer.block, "amqp-priority", &priority.to_string());
+        writer.field("priority", &Bytes::from(priority.to_string()));
     }
     for (name, value) in &neutral.headers {
         writer.header(&String::from_utf8_lossy(name), value);
@@ -269,8 +294,10 @@ fn legal_text(bytes: &[u8]) -> Option<&str> {
 
 struct Writer<'a> {
     block: &'a mut BytesMut,
-    /// Of the user properties that are not plain text, in their order.
-    types: Vec<(String, &'static str)>,
+    counts: Counts,
+    /// Of the user properties that are not plain text: name, type, and how many of the name stand
+    /// before.
+    types: Vec<(String, &'static str, u32)>,
 }
 
 impl Writer<'_> {
@@ -320,14 +347,16 @@ impl Writer<'_> {
         match text {
             Some(text) => {
                 put_pair(self.block, name, &text);
+                let before = self.counts.next(name);
                 if let Some(tag) = tag {
-                    self.types.push((name.to_owned(), tag));
+                    self.types.push((name.to_owned(), tag, before));
                 }
             }
             None => {
                 let name = format!("{name}{JSON_SUFFIX}");
                 put_pair(self.block, &name, &json_value::to_text(value));
-                self.types.push((name, "json"));
+                let before = self.counts.next(&name);
+                self.types.push((name, "json", before));
             }
         }
     }
@@ -364,6 +393,7 @@ mod tests {
     use super::*;
     use anabranch_core::id::UnixMs;
     use anabranch_core::message::Quality;
+    use proptest::prelude::*;
 
     fn text(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
@@ -396,8 +426,11 @@ mod tests {
             is_text: Some(true),
             headers: vec![
                 (text("plain"), Value::Text(text("x"))),
-                (text("n"), Value::Int(-5, 64)),
                 (text("n"), Value::Text(text("5"))),
+                (text("n"), Value::Int(-5, 64)),
+                (text("n"), Value::Text(text("6"))),
+                (text("n"), Value::List(vec![])),
+                (text("n;json"), Value::Text(text("[]"))),
                 (text("flag"), Value::Bool(true)),
                 (text("ratio"), Value::Double(0.1)),
                 (
@@ -411,6 +444,36 @@ mod tests {
             ..Properties::default()
         };
         assert_eq!(there_and_back(&neutral), neutral);
+    }
+
+    fn header() -> impl Strategy<Value = (Bytes, Value)> {
+        let name = "[ab]{1,2}(;json)?".prop_map(Bytes::from);
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..4).prop_map(Bytes::from);
+        let value = prop_oneof![
+            3 => "[0-9a-z{}]{0,3}".prop_map(|text| Value::Text(Bytes::from(text))),
+            1 => bytes().prop_map(Value::Text),
+            1 => bytes().prop_map(Value::ShortText),
+            1 => bytes().prop_map(Value::Binary),
+            1 => any::<bool>().prop_map(Value::Bool),
+            1 => any::<i16>().prop_map(|number| Value::Int(number.into(), 16)),
+            1 => any::<u8>().prop_map(|number| Value::UInt(number.into(), 8)),
+            1 => any::<u64>().prop_map(Value::Timestamp),
+            1 => Just(Value::List(vec![Value::Void])),
+        ];
+        (name, value)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn headers_come_back_in_order_with_their_types(
+            headers in proptest::collection::vec(header(), 0..8),
+        ) {
+            let neutral =
+                Properties { headers, quality: Some(Quality::AtMostOnce), ..Properties::default() };
+            prop_assert_eq!(there_and_back(&neutral), neutral);
+        }
     }
 
     #[test]
@@ -435,6 +498,16 @@ mod tests {
         let mut again = BytesMut::new();
         write_block(&neutral, "/", &mut again);
         assert_eq!(again, block);
+    }
+
+    #[test]
+    fn a_stream_whose_name_is_no_text_is_still_replied_to() {
+        let neutral = Properties {
+            reply_to: Some(ReplyTo::Stream(Bytes::from_static(&[0xFF]))),
+            quality: Some(Quality::AtMostOnce),
+            ..Properties::default()
+        };
+        assert_eq!(there_and_back(&neutral), neutral);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! of the read's buffer. Everything a packet says about itself is checked here; what depends on
 //! what went before (session, receive maximum, permissions) is the connection's.
 //!
-//! This module never keeps connection state beyond a partial packet. Read [`framing`] first (how
-//! a read becomes packets), then [`packet`], then [`property`].
+//! This module never keeps connection state beyond a partial packet. Read `framing` first (how
+//! a read becomes packets), then `packet`, then `property`.
 //!
 //! Clauses are cited by the numbers of the MQTT 5.0 standard unless a comment says 3.1.1.
 
