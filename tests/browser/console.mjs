@@ -113,7 +113,7 @@ async function login(page) {
 async function manage(page) {
   await signIn(page);
   const name = options["new-user"];
-  await page.getByRole("link", { name: "Users" }).click();
+  await page.getByRole("link", { name: "Users", exact: true }).click();
   await page.getByRole("button", { name: "New user" }).click();
   const form = page.getByRole("dialog");
   await form.getByLabel("Name", { exact: true }).fill(name);
@@ -123,7 +123,7 @@ async function manage(page) {
   await shot(page, "manage-users");
   say("user", { name });
 
-  await page.getByRole("link", { name: "Rules" }).click();
+  await page.getByRole("link", { name: "Rules", exact: true }).click();
   const keys = () => page.locator("li.rule[data-key]").evaluateAll((rows) => rows.map((row) => row.dataset.key));
   await page.locator("li.rule.last").waitFor();
   const before = new Set(await keys());
@@ -160,7 +160,7 @@ async function manage(page) {
 async function watch(page) {
   check(options.queue, "--queue is needed");
   await signIn(page);
-  await page.getByRole("link", { name: "Connections" }).click();
+  await page.getByRole("link", { name: "Connections", exact: true }).click();
   await page.getByRole("heading", { name: "Connections" }).waitFor();
   say("watching");
   for (const protocol of options.protocols.split(",")) {
@@ -201,7 +201,7 @@ async function watch(page) {
 async function ruleChange(page) {
   check(options.rule, "--rule is needed");
   await signIn(page);
-  await page.getByRole("link", { name: "Rules" }).click();
+  await page.getByRole("link", { name: "Rules", exact: true }).click();
   await page.getByRole("button", { name: `Edit rule ${options.rule}`, exact: true }).click();
   const editor = page.getByRole("dialog");
   await editor.getByText("deny", { exact: true }).first().click();
