@@ -189,12 +189,7 @@ impl MqttConnection {
             let packet = match self.decoder.next_packet() {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
-                Err(error) => {
-                    if matches!(self.phase, Phase::Fresh) {
-                        self.on_broken_connect(&error);
-                    }
-                    return Err(error.into());
-                }
+                Err(error) => return Err(self.broken_packet(error)),
             };
             self.on_packet(now, packet, out)?;
         }

@@ -29,9 +29,28 @@ fn assigned_id(seed: u64) -> String {
 }
 
 impl MqttConnection {
-    /// Answers a CONNECT that is none where the peer can know the answer: a version that is not
-    /// spoken, and 5.0. Anything else before CONNECT gets only the close [MQTT-3.1.0-1].
-    pub(super) fn on_broken_connect(&mut self, error: &DecodeError) {
+    /// What bytes that are no packet come to.
+    pub(super) fn broken_packet(&mut self, error: DecodeError) -> Fault {
+        match error {
+            // [MQTT-3.1.0-2]: of a second CONNECT it does not matter what it asks for, and only
+            // CONNACK has a code for that.
+            DecodeError::ProtocolName | DecodeError::UnsupportedVersion { .. }
+                if matches!(self.phase, Phase::Open) =>
+            {
+                Fault::peer(ReasonCode::PROTOCOL_ERROR, "a second CONNECT")
+            }
+            error => {
+                if matches!(self.phase, Phase::Fresh) {
+                    self.answer_broken_connect(&error);
+                }
+                error.into()
+            }
+        }
+    }
+
+    /// Has a CONNECT that is none answered where the peer can know the answer: a version that is
+    /// not spoken, and 5.0. Anything else before CONNECT gets only the close [MQTT-3.1.0-1].
+    fn answer_broken_connect(&mut self, error: &DecodeError) {
         let version = match error {
             // [MQTT-3.1.2-2], in the form that the peer is likelier to read.
             DecodeError::UnsupportedVersion { level } if *level < Version::V5.level() => {
