@@ -973,3 +973,46 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
         assert!(deleted, "{name}: {:?}", told.answers);
     }
 }
+
+#[test]
+fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
+    let mut node = Node::new(2, 2);
+    for expiry_s in [0, 3600] {
+        let client = node.connect(1);
+        node.session(client, "d", true, expiry_s);
+        let spec = FilterSpec {
+            filter: "own".parse().unwrap(),
+            quality: Quality::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            identifier: 0,
+        };
+        let publish = |body: &'static [u8]| Command::Publish {
+            token: Token::NONE,
+            mandatory: false,
+            message: Arc::new(Message {
+                exchange: Bytes::from_static(b"topics"),
+                address: "own".parse().unwrap(),
+                body: Bytes::from_static(body),
+                ..Message::default()
+            }),
+        };
+        let mut all = vec![
+            publish(b"before"),
+            Command::Subscribe {
+                token: Token(20),
+                filters: vec![spec.clone()],
+            },
+            publish(b"between"),
+            Command::Unsubscribe {
+                token: Token(21),
+                filters: vec![spec.filter],
+            },
+            publish(b"after"),
+        ];
+        node.workers[1].submit(node.now, client.id, &mut all);
+        node.settle();
+        assert_eq!(bodies(&node.mail(client)), ["between"]);
+        node.disconnect(client);
+    }
+}

@@ -1,8 +1,8 @@
 //! Commands that wait for others of their connection, so that all take effect in order.
 //!
-//! Two things are not done when they were asked. Exchanges, streams and bindings change when metadata
-//! has committed it: everything the connection asks meanwhile is held here, or a publish would be routed
-//! as if nothing had been asked. And a data shard answers `Get`, `Purge` and the counts of
+//! Two things are not done when they were asked. Exchanges, streams, bindings and subscriptions change
+//! when metadata or the session's shard has committed it: everything the connection asks meanwhile is
+//! held here, or a publish would be routed as if nothing had been asked. And a data shard answers `Get`, `Purge` and the counts of
 //! `DeclareStream` from what is committed: such a question is held until the connection's own publishes
 //! to that shard are finished. Who waits for its answers is never held; publishing alone never comes
 //! here. Publishes parked for a full shard are not waited for.
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 /// What a connection has to wait with.
 #[derive(Default)]
 pub(super) struct Held {
-    /// A change of metadata that is not answered yet.
+    /// A change of where messages go that is not answered yet.
     asked: Option<Token>,
     /// In order; the first may be a question that waits for publishes.
     commands: VecDeque<Command>,
@@ -53,7 +53,7 @@ impl Held {
     }
 }
 
-/// The token of a command that changes exchanges, streams or bindings.
+/// The token of a command that changes where messages go.
 fn change(command: &Command) -> Option<Token> {
     match command {
         Command::DeclareExchange { token, .. }
@@ -61,7 +61,9 @@ fn change(command: &Command) -> Option<Token> {
         | Command::DeclareStream { token, .. }
         | Command::DeleteStream { token, .. }
         | Command::Bind { token, .. }
-        | Command::Unbind { token, .. } => Some(*token).filter(|token| *token != Token::NONE),
+        | Command::Unbind { token, .. }
+        | Command::Subscribe { token, .. }
+        | Command::Unsubscribe { token, .. } => Some(*token).filter(|token| *token != Token::NONE),
         _ => None,
     }
 }
@@ -153,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Changes of metadata were answered: whoever waited for one goes on.
+    /// Changes were answered: whoever waited for one goes on.
     pub(super) fn release_answered(&mut self, now: Now) {
         while let Some(connection) = self.answered.pop() {
             let Some(mut state) = self.connections.remove(&connection) else {
