@@ -434,6 +434,30 @@ fn publishing_behind_what_was_just_asked() {
     });
 }
 
+/// A device that publishes behind its SUBSCRIBE, without a wait, hears itself.
+#[test]
+fn a_device_hears_itself() {
+    same_over_a_network("a_device_hears_itself", |story| {
+        for who in [hello("live"), kept("kept")] {
+            let device = story.device(1, who);
+            story.send(
+                device,
+                &[
+                    subscribe(1, "own/#", QoS::AtLeastOnce),
+                    publish("own/a", "m0", 2),
+                    publish("own/b", "m1", 0),
+                    unsubscribe(3, "own/#"),
+                    publish("own/a", "m2", 4),
+                    subscribe(5, "own/+", QoS::AtMostOnce),
+                    publish("own/c", "m3", 6),
+                ],
+            );
+            story.run();
+            assert_eq!(story.of_device(device).payloads, ["m0", "m1", "m3"]);
+        }
+    });
+}
+
 #[test]
 fn what_nobody_takes_is_returned() {
     same_over_a_network("what_nobody_takes_is_returned", |story| {
