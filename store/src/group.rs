@@ -7,7 +7,9 @@
 
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskLock};
-use crate::journal::{Journal, JournalOptions, JournalStats, OpenError, ReadError, WriterMode};
+use crate::journal::{
+    Journal, JournalOptions, JournalStats, OpenError, ReadError, WriteError, WriterMode,
+};
 use crate::raft::checkpoint::load_newest;
 use crate::raft::{
     Answer, Applied, CheckpointPlace, LogStore, Machine, NoPeers, Proposal, StateMachine, Types,
@@ -29,6 +31,9 @@ use tokio::sync::{Notify, oneshot};
 
 /// How long a group of one may take to lead and to replay before opening is given up.
 const START_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How long a purge may take before it is given up (to be tried at the next checkpoint).
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Name of the lock file in a group's directory.
 const LOCK_NAME: &str = "lock";
@@ -120,6 +125,21 @@ pub enum CheckpointError {
     Io(#[from] io::Error),
 }
 
+/// Why no segment was given up.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// The group has stopped.
+    #[error("the group has stopped")]
+    Stopped,
+    /// The consensus layer does not let go of the log: no checkpoint covers it, or a member still
+    /// needs it.
+    #[error("the log up to {0} is still needed")]
+    NotCovered(LogIndex),
+    /// The journal refused or failed.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
 /// A proposal that was committed and applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
@@ -169,6 +189,10 @@ struct Inner<S: StateMachine> {
     last_stamp: AtomicU64,
     outstanding: Arc<Outstanding>,
     lock: Mutex<Option<Box<dyn DiskLock>>>,
+    /// Held while a checkpoint is written: two would be in each other's way.
+    checkpointing: tokio::sync::Mutex<()>,
+    /// First log index that no checkpoint covers.
+    uncovered: AtomicU64,
 }
 
 /// What was proposed and not yet answered.
@@ -222,9 +246,11 @@ impl<S: StateMachine> Group<S> {
                 segment_bytes: options.segment_bytes,
                 tail_bytes: options.tail_bytes,
                 writer: options.writer,
-                checkpoint: checkpoint.as_ref().map(|checkpoint| checkpoint.id.index),
+                checkpoint: covered,
             },
         )?;
+        let covered = checkpoint.as_ref().map(|checkpoint| checkpoint.id.index);
+        let uncovered = covered.map_or(0, |index| index.0 + 1);
         let clock_floor = checkpoint
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.clock.0);
@@ -255,6 +281,8 @@ impl<S: StateMachine> Group<S> {
                 last_stamp: AtomicU64::new(clock_floor),
                 outstanding: Arc::default(),
                 lock: Mutex::new(Some(lock)),
+                checkpointing: tokio::sync::Mutex::new(()),
+                uncovered: AtomicU64::new(uncovered),
             }),
         };
         match group.lead(last.map(|last| last.index)).await {
@@ -378,6 +406,7 @@ impl<S: StateMachine> Group<S> {
 
     /// Writes a checkpoint of what is applied now. `None` when nothing was applied that is synced.
     pub async fn checkpoint_now(&self) -> Result<Option<LogIndex>, CheckpointError> {
+        let _one_at_a_time = self.inner.checkpointing.lock().await;
         let taken = self
             .with_machine(|machine| (machine.take_checkpoint(), machine.place()))
             .await?;
@@ -386,7 +415,49 @@ impl<S: StateMachine> Group<S> {
         };
         let index = checkpoint.id.index;
         place.write(checkpoint).await?;
+        self.inner.uncovered.store(index.0 + 1, Ordering::Release);
         Ok(Some(index))
+    }
+
+    /// Gives up whole segments that lie below `position` and below the frame `through`, which a
+    /// checkpoint covers: nothing that any kept checkpoint or the state refers to may lie there.
+    /// Says up to which log index the journal was given up; `None` when there was nothing to give.
+    pub async fn release_below(
+        &self,
+        position: Position,
+        through: LogIndex,
+    ) -> Result<Option<LogIndex>, ReleaseError> {
+        let journal = &self.inner.journal;
+        let raft = &self.inner.raft;
+        let Some(upto) = journal.releasable(position, through) else {
+            return Ok(None);
+        };
+        if upto.0 >= self.inner.uncovered.load(Ordering::Acquire) {
+            return Err(ReleaseError::NotCovered(upto));
+        }
+        let stopped = |_| ReleaseError::Stopped;
+        // The library purges only what its snapshot covers: tell it of the newest checkpoint first.
+        raft.trigger().snapshot().await.map_err(stopped)?;
+        let waiting = raft.wait(Some(RELEASE_TIMEOUT));
+        let covered = waiting.metrics(
+            |metrics| metrics.snapshot.is_some_and(|id| id.index >= upto.0),
+            "a checkpoint covers what is to be released",
+        );
+        covered.await.map_err(|_| ReleaseError::NotCovered(upto))?;
+        raft.trigger().purge_log(upto.0).await.map_err(stopped)?;
+        let purged = waiting.metrics(
+            |metrics| metrics.purged.is_some_and(|id| id.index >= upto.0),
+            "the log is purged",
+        );
+        purged.await.map_err(|_| ReleaseError::NotCovered(upto))?;
+        let (send, receive) = oneshot::channel();
+        let done = Box::new(move |result| {
+            let _ = send.send(result);
+        });
+        journal.release(upto, done)?;
+        receive.await.map_err(|_| ReleaseError::Stopped)??;
+        journal.retry_space();
+        Ok(Some(upto))
     }
 
     /// Runs `work` with the state machine, between two frames, on the runtime's thread.

@@ -5,7 +5,7 @@ use anabranch_store::clock::{ManualClock, SystemClock};
 use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::disk::sim::{Faults, SimDisk};
-use anabranch_store::group::{Group, GroupOpenError, GroupOptions, ProposeError};
+use anabranch_store::group::{Group, GroupOpenError, GroupOptions, ProposeError, ReleaseError};
 use anabranch_store::journal::{OpenError, WriterMode};
 use anabranch_store::raft::{Applied, StateMachine};
 use bytes::Bytes;
@@ -212,6 +212,54 @@ async fn a_second_opening_of_the_same_folder_is_refused() {
     );
     group.shutdown().await;
     open(&disk, &clock).await.unwrap().shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_checkpoint_covers_and_nobody_needs_is_released() {
+    let (disk, clock) = (SimDisk::new(6), ManualClock::new(1));
+    let group = open(&disk, &clock).await.unwrap();
+    for number in 0..60u32 {
+        group
+            .propose_and_wait(Bytes::from(vec![number as u8; 500]))
+            .await
+            .unwrap();
+    }
+    let files = || disk.list(Path::new("g")).unwrap().len();
+    let place = group.with_state(|notes| notes.applied[40].2).await.unwrap();
+    let uncovered = group.release_below(place, LogIndex(30)).await.unwrap_err();
+    assert!(
+        matches!(uncovered, ReleaseError::NotCovered(_)),
+        "{uncovered}"
+    );
+    let through = group.checkpoint_now().await.unwrap().unwrap();
+    let before = files();
+    let released = group.release_below(place, through).await.unwrap().unwrap();
+    assert!(released.0 > 30 && released.0 < 43, "{released}");
+    assert!(files() < before);
+    assert!(group.read(Position(48), 10).is_err(), "released");
+    assert_eq!(group.read(place, 10).unwrap(), vec![40; 10]);
+    assert_eq!(
+        group.release_below(place, through).await.unwrap(),
+        None,
+        "nothing is left to give"
+    );
+    for number in 0..60u32 {
+        group
+            .propose_and_wait(Bytes::from(vec![number as u8; 500]))
+            .await
+            .unwrap();
+    }
+    disk.crash();
+    drop(group);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let group = open(&disk, &clock).await.unwrap();
+    let notes = group
+        .with_state(|notes| (notes.restored, notes.applied.len()))
+        .await
+        .unwrap();
+    assert_eq!(notes, (60, 60));
+    assert_eq!(group.read(place, 10).unwrap(), vec![40; 10]);
+    group.shutdown().await;
 }
 
 #[tokio::test]

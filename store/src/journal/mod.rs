@@ -266,6 +266,16 @@ impl Journal {
         self.lock().meta.purged
     }
 
+    /// The last log index of the newest whole segment that ends at or below both `position` and
+    /// `through`: what could be purged and released. Never the segment being written.
+    pub fn releasable(&self, position: Position, through: LogIndex) -> Option<LogIndex> {
+        let shared = self.lock();
+        let sealed = shared.segments.len().saturating_sub(1);
+        let old = shared.segments.iter().take(sealed);
+        let old = old.take_while(|one| one.end() <= position && one.end_index().0 <= through.0 + 1);
+        old.last()?.end_index().0.checked_sub(1).map(LogIndex)
+    }
+
     /// Gives up the bytes of whole segments that end at or below `through`, which must be purged.
     /// One file is kept to be used again, the others are deleted. Says how many were given up.
     pub fn release(&self, through: LogIndex, done: Completion) -> Result<usize, WriteError> {

@@ -53,6 +53,16 @@ pub(crate) struct CheckpointPlace {
 }
 
 impl CheckpointPlace {
+    /// The newest whole checkpoint.
+    async fn load(&self) -> io::Result<Option<Checkpoint>> {
+        if !self.background {
+            return load_newest(&*self.disk, &self.dir);
+        }
+        let place = self.clone();
+        let loaded = tokio::task::spawn_blocking(move || load_newest(&*place.disk, &place.dir));
+        loaded.await.map_err(io::Error::other)?
+    }
+
     pub(crate) async fn write(&self, checkpoint: Checkpoint) -> io::Result<()> {
         if !self.background {
             return checkpoint.write(&*self.disk, &self.dir);
@@ -137,21 +147,19 @@ fn meta_of(checkpoint: &Checkpoint) -> SnapshotMeta {
 
 type CheckpointSnapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 
-/// Writes one checkpoint for the library.
+/// Gives the library the newest checkpoint as its snapshot. It writes none: the shard decides when
+/// one is written, and a checkpoint that cannot be written must not stop the group.
 #[derive(Debug)]
 pub struct Builder {
-    place: CheckpointPlace,
-    checkpoint: Option<Checkpoint>,
+    newest: Option<Checkpoint>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = Checkpoint;
 
     async fn build_snapshot(&mut self) -> Result<CheckpointSnapshot, io::Error> {
-        let checkpoint = self.checkpoint.take().ok_or_else(|| {
-            io::Error::other("nothing that is synced was applied yet: no checkpoint to give")
-        })?;
-        self.place.write(checkpoint.clone()).await?;
+        let newest = self.newest.take();
+        let checkpoint = newest.ok_or_else(|| io::Error::other("there is no checkpoint yet"))?;
         Ok(Snapshot {
             meta: meta_of(&checkpoint),
             snapshot: checkpoint,
@@ -205,17 +213,22 @@ impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
     }
 
     async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Self::SnapshotBuilder> {
-        let checkpoint = self.take_checkpoint()?;
-        Some(Builder {
-            place: self.place(),
-            checkpoint: Some(checkpoint),
-        })
+        // Without one the library is told to wait: an error here would stop the group.
+        match self.place.load().await {
+            Ok(Some(newest)) => Some(Builder {
+                newest: Some(newest),
+            }),
+            Ok(None) => None,
+            Err(error) => {
+                tracing::warn!(%error, "the newest checkpoint cannot be read");
+                None
+            }
+        }
     }
 
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
         Builder {
-            place: self.place(),
-            checkpoint: self.take_checkpoint(),
+            newest: self.place.load().await.ok().flatten(),
         }
     }
 
@@ -234,7 +247,7 @@ impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<CheckpointSnapshot>, io::Error> {
-        let newest = load_newest(&*self.place.disk, &self.place.dir)?;
+        let newest = self.place.load().await?;
         Ok(newest.map(|checkpoint| Snapshot {
             meta: meta_of(&checkpoint),
             snapshot: checkpoint,

@@ -26,9 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// How often the room on the disk is looked at, in milliseconds.
 const SPACE_CHECK_MS: u64 = 1000;
+
+/// Longest wait between two rounds, in milliseconds.
+const IDLE_ROUND_MS: u64 = 500;
 
 /// Where workers' events go.
 pub type WorkerPorts = Vec<(WorkerId, Arc<dyn WorkerPort>)>;
@@ -365,8 +369,7 @@ impl Actor {
             if stopping && self.progress.frames_under_way.load(Ordering::Acquire) == 0 {
                 break;
             }
-            let wake_at = self.clocks.at(lock(&self.cell).shard.poll_timeout());
-            let _ = tokio::time::timeout_at(wake_at, self.inbox.woken()).await;
+            let _ = tokio::time::timeout_at(self.wake_at(), self.inbox.woken()).await;
         }
         if !self.has_failed()
             && let Err(error) = self.group.checkpoint_now().await
@@ -374,6 +377,20 @@ impl Actor {
             tracing::warn!(dir = %self.dir.display(), %error, "no checkpoint at the end");
         }
         self.group.shutdown().await;
+    }
+
+    /// When to look again though nobody calls. What is due but may not be proposed now waits for a
+    /// frame to be answered, which calls.
+    fn wake_at(&self) -> Instant {
+        let now = self.clocks.now().monotonic;
+        let idle = now.after(IDLE_ROUND_MS);
+        let under_way = self.progress.frames_under_way.load(Ordering::Acquire);
+        let at = if self.has_failed() || under_way >= SMALL_FRAMES_UNDER_WAY {
+            idle
+        } else {
+            lock(&self.cell).shard.poll_timeout().min(idle)
+        };
+        self.clocks.at(at)
     }
 
     fn has_failed(&self) -> bool {
