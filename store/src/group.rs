@@ -239,6 +239,8 @@ impl<S: StateMachine> Group<S> {
         let lock = take_lock(&*disk, dir)?;
         let checkpoint =
             load_newest(&*disk, dir).map_err(|error| checkpoint_error(error.to_string()))?;
+        let covered = checkpoint.as_ref().map(|checkpoint| checkpoint.id.index);
+        let uncovered = covered.map_or(0, |index| index.0 + 1);
         let journal = Journal::open(
             disk.clone(),
             dir,
@@ -249,8 +251,6 @@ impl<S: StateMachine> Group<S> {
                 checkpoint: covered,
             },
         )?;
-        let covered = checkpoint.as_ref().map(|checkpoint| checkpoint.id.index);
-        let uncovered = covered.map_or(0, |index| index.0 + 1);
         let clock_floor = checkpoint
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.clock.0);
