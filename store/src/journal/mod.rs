@@ -9,13 +9,19 @@
 //! the other, without this replica's envelopes, so it means the same on every replica.
 
 pub mod error;
+mod evidence;
+mod files;
 pub mod frame;
+mod gather;
 pub mod meta;
+mod placement;
 mod queue;
+mod reader;
 mod recovery;
 mod segment;
 mod stats;
 mod tail;
+mod window;
 mod writer;
 
 pub use error::{OpenError, ReadError, WriteError};
@@ -26,22 +32,16 @@ pub use stats::JournalStats;
 pub use writer::Completion;
 
 use crate::disk::Disk;
-use anabranch_core::id::{LogIndex, Position, Term};
-use bytes::Bytes;
-use frame::{HEAD_BYTES, LOGICAL_HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_head};
-use meta::Meta;
+use anabranch_core::id::{LogIndex, Position};
+use placement::Shared;
 use queue::{Queue, Running};
 use recovery::{Told, recover};
-use segment::{FileSlot, Segment, capacity_for, grown_capacity, segment_path};
+use segment::segment_path;
 use stats::Health;
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tail::Tail;
-use writer::{Cut, Op, Writer, WriterStart};
-
-/// Bytes read from disk before a record's length is known.
-const GUESS_BYTES: usize = 4096;
+use writer::{Op, Writer, WriterStart};
 
 /// How a journal is kept.
 #[derive(Debug, Clone)]
@@ -82,18 +82,6 @@ struct Inner {
     health: Arc<Health>,
     shared: Mutex<Shared>,
     running: Mutex<Option<Running>>,
-}
-
-struct Shared {
-    segments: VecDeque<Segment>,
-    tail: Tail,
-    meta: Meta,
-    last: Option<FrameId>,
-    next_index: LogIndex,
-    end: Position,
-    /// First log index not applied yet.
-    applied_end: u64,
-    committed: LogIndex,
 }
 
 impl std::fmt::Debug for Journal {
@@ -233,14 +221,6 @@ impl Journal {
         Ok(())
     }
 
-    fn term_on_disk(&self, shared: &Shared, index: LogIndex) -> Option<Term> {
-        let segment = shared.segment_of(index)?;
-        let (_, offset) = segment.frame_at(index)?;
-        let mut head = [0; HEAD_BYTES];
-        segment.file.get()?.read_at(&mut head, offset).ok()?;
-        Some(decode_head(&head).ok()?.term)
-    }
-
     /// Moves the purge pointer: frames up to `id` are no longer part of the log. Their bytes stay
     /// until [`Journal::release`].
     pub fn purge(&self, id: FrameId, done: Completion) -> Result<(), WriteError> {
@@ -330,93 +310,6 @@ impl Journal {
         LogIndex(self.inner.health.synced_end())
     }
 
-    /// The position of the first payload byte of a frame.
-    pub fn payload_position(&self, index: LogIndex) -> Option<Position> {
-        let shared = self.lock();
-        let held = shared.tail.frame(index).map(|(position, _)| position);
-        let position = held.or_else(|| Some(shared.segment_of(index)?.frame_at(index)?.0))?;
-        Some(Position(position.0 + LOGICAL_HEADER_BYTES as u64))
-    }
-
-    /// Reads a frame from memory or disk; one read from disk is verified.
-    pub fn frame(&self, index: LogIndex) -> Result<Frame, ReadError> {
-        let (file, offset) = {
-            let shared = self.lock();
-            if let Some((_, frame)) = shared.tail.frame(index) {
-                return Ok(frame.clone());
-            }
-            let place = shared.segment_of(index).and_then(|segment| {
-                let (_, offset) = segment.frame_at(index)?;
-                Some((segment.file.get()?.clone(), offset))
-            });
-            place.ok_or(ReadError::NoFrame(index))?
-        };
-        let mut head = [0; HEAD_BYTES];
-        file.read_at(&mut head, offset)?;
-        let head = decode_head(&head).map_err(|_| ReadError::Corrupt(index))?;
-        if head.index != index {
-            return Err(ReadError::Corrupt(index));
-        }
-        let mut payload = vec![0; head.payload_len];
-        file.read_at(&mut payload, offset + HEAD_BYTES as u64)?;
-        head.frame(payload.into())
-            .map_err(|_| ReadError::Corrupt(index))
-    }
-
-    /// Reads `len` payload bytes at `position` (a record inside a frame). From memory no byte is
-    /// copied; from disk the bytes are not verified here: a record carries its own checksum.
-    pub fn read(&self, position: Position, len: usize) -> Result<Bytes, ReadError> {
-        self.read_sized(position, 0, |_| Some(len))
-    }
-
-    /// Reads payload bytes at `position` whose number only their first `prefix` bytes tell: `size`
-    /// is given those and says how many bytes to read from `position`, or `None` for nonsense.
-    pub fn read_sized(
-        &self,
-        position: Position,
-        prefix: usize,
-        size: impl FnOnce(&[u8]) -> Option<usize>,
-    ) -> Result<Bytes, ReadError> {
-        let (file, offset, available) = {
-            let shared = self.lock();
-            if let Some(rest) = shared.tail.bytes_from(position) {
-                let head = rest
-                    .get(..prefix)
-                    .ok_or(ReadError::NoBytes(position, prefix))?;
-                let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
-                if len > rest.len() {
-                    return Err(ReadError::NoBytes(position, len));
-                }
-                return Ok(rest.slice(..len));
-            }
-            let place = shared.segment_covering(position).and_then(|segment| {
-                let (_, start, end, offset) = segment.frame_covering(position)?;
-                let inside = position.0 - start.0;
-                let at = offset + frame::ENVELOPE_BYTES as u64 + inside;
-                let in_payload = inside >= LOGICAL_HEADER_BYTES as u64;
-                in_payload.then_some((segment.file.get()?.clone(), at, end.0 - position.0))
-            });
-            place.ok_or(ReadError::NoBytes(position, prefix))?
-        };
-        let available = usize::try_from(available).unwrap_or(usize::MAX);
-        // Most records are small: one read serves both their length and their bytes.
-        let mut bytes = vec![0; available.min(GUESS_BYTES)];
-        if bytes.len() < prefix {
-            return Err(ReadError::NoBytes(position, prefix));
-        }
-        file.read_at(&mut bytes, offset)?;
-        let len = size(&bytes[..prefix]).ok_or(ReadError::NoBytes(position, prefix))?;
-        if len > available {
-            return Err(ReadError::NoBytes(position, len));
-        }
-        let had = bytes.len();
-        bytes.resize(len, 0);
-        if len > had {
-            file.read_at(&mut bytes[had..], offset + had as u64)?;
-        }
-        Ok(bytes.into())
-    }
-
     /// Why the journal stopped, if it did.
     pub fn poisoned(&self) -> Option<Arc<str>> {
         self.inner.health.poison()
@@ -472,140 +365,6 @@ impl Journal {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.queue.close();
-    }
-}
-
-impl Shared {
-    fn check_order(&self, frames: &[Frame]) -> Result<(), WriteError> {
-        let mut expected = self.next_index;
-        let mut least_term = self.last.map_or(Term(0), |last| last.term);
-        for frame in frames {
-            if frame.payload.len() > MAX_PAYLOAD_BYTES {
-                return Err(WriteError::TooLarge(frame.payload.len()));
-            }
-            if frame.index != expected || frame.term < least_term {
-                return Err(WriteError::OutOfOrder {
-                    expected,
-                    got: frame.index,
-                    least_term,
-                    got_term: frame.term,
-                });
-            }
-            expected.0 += 1;
-            least_term = frame.term;
-        }
-        Ok(())
-    }
-
-    /// Gives the frame its place; returns the step to a new segment when one is needed first.
-    fn place(&mut self, frame: &Frame, segment_bytes: u64) -> Option<Op> {
-        let logical = frame.logical_len();
-        let mut roll = None;
-        if !self
-            .segments
-            .back()
-            .is_some_and(|segment| segment.fits(logical))
-        {
-            let before = self.segments.back().map_or(0, |last| last.capacity_bytes);
-            let capacity_bytes = capacity_for(grown_capacity(before, segment_bytes), logical);
-            // A segment without a frame gives its name to the larger one.
-            if self.segments.back().is_some_and(Segment::is_empty) {
-                self.segments.pop_back();
-            }
-            let slot = FileSlot::default();
-            self.segments.push_back(Segment::new(
-                self.end,
-                frame.index,
-                capacity_bytes,
-                slot.clone(),
-            ));
-            roll = Some(Op::Roll {
-                base: self.end,
-                first_index: frame.index,
-                prev_term: self.last.map_or(Term(0), |last| last.term),
-                capacity_bytes,
-                slot,
-            });
-        }
-        if let Some(segment) = self.segments.back_mut() {
-            segment.push(logical);
-        }
-        self.tail.push(self.end, frame.clone());
-        self.last = Some(FrameId {
-            term: frame.term,
-            index: frame.index,
-        });
-        self.next_index = LogIndex(frame.index.0 + 1);
-        self.end = Position(self.end.0 + logical);
-        roll
-    }
-
-    fn segment_of(&self, index: LogIndex) -> Option<&Segment> {
-        let nth = self
-            .segments
-            .partition_point(|segment| segment.first_index <= index)
-            .checked_sub(1)?;
-        self.segments.get(nth)
-    }
-
-    fn segment_covering(&self, position: Position) -> Option<&Segment> {
-        let nth = self
-            .segments
-            .partition_point(|segment| segment.base <= position)
-            .checked_sub(1)?;
-        self.segments.get(nth)
-    }
-
-    fn term_of(&self, index: LogIndex) -> Option<Term> {
-        self.tail.frame(index).map(|(_, frame)| frame.term)
-    }
-
-    /// Forgets the frames from `from` on and says what the writer must do; `term` is that of the
-    /// last frame kept.
-    fn cut(&mut self, dir: &Path, from: u64, term: Option<Term>) -> Result<Cut, WriteError> {
-        let first = self
-            .segments
-            .front()
-            .map_or(LogIndex(0), |segment| segment.first_index);
-        if from < first.0 || from < self.applied_end {
-            return Err(WriteError::OutOfRange(LogIndex(from)));
-        }
-        let mut dropped = Vec::new();
-        while self.segments.len() > 1
-            && self
-                .segments
-                .back()
-                .is_some_and(|last| last.first_index.0 >= from)
-        {
-            if let Some(gone) = self.segments.pop_back() {
-                dropped.insert(0, segment_path(dir, gone.base));
-            }
-        }
-        let Some(segment) = self.segments.back_mut() else {
-            return Err(WriteError::OutOfRange(LogIndex(from)));
-        };
-        segment.truncate_from(from);
-        self.tail.truncate_from(from);
-        self.end = segment.end();
-        self.next_index = LogIndex(from);
-        let keep = from.checked_sub(1).map(LogIndex);
-        let purged = self.meta.purged.filter(|purged| Some(purged.index) == keep);
-        self.last = term
-            .zip(keep)
-            .map(|(term, index)| FrameId { term, index })
-            .or(purged);
-        self.meta.epoch += 1;
-        self.meta.cut_from = from;
-        Ok(Cut {
-            meta: self.meta,
-            slot: segment.file.clone(),
-            capacity_bytes: segment.capacity_bytes,
-            end_offset: segment.end_offset(),
-            last_offset: keep
-                .and_then(|keep| segment.frame_at(keep))
-                .map(|(_, offset)| offset),
-            dropped,
-        })
     }
 }
 

@@ -10,22 +10,22 @@
 //! committed what was never synced here.) Read next: [`super::writer`], [`super::frame`].
 
 use super::error::OpenError;
-use super::frame::{FrameFault, HEAD_BYTES, Head, MAGIC, decode_head, u32_at};
+use super::evidence::{is_cut, proof_of_sync, search};
+use super::files::{drop_tail, install_segment};
+use super::frame::{FrameFault, HEAD_BYTES, Head, decode_head};
 use super::meta::{FrameId, Meta, MetaFile};
 use super::segment::{
     FileSlot, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, first_capacity, parse_segment_name,
     salt_of, segment_path,
 };
-use super::writer::{Current, drop_tail, install_segment};
+use super::window::Window;
+use super::writer::Current;
 use crate::disk::{Disk, DiskFile};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Bytes read at a time.
-const WINDOW_BYTES: usize = 1024 * 1024;
 
 /// What was found.
 pub(crate) struct Recovered {
@@ -54,20 +54,20 @@ pub(crate) struct Told {
 
 /// Where the scan stands: what the next frame must match.
 #[derive(Clone, Copy)]
-struct Expect {
-    index: u64,
-    term: u64,
-    chain: u32,
-    position: u64,
-    committed: u64,
+pub(super) struct Expect {
+    pub(super) index: u64,
+    pub(super) term: u64,
+    pub(super) chain: u32,
+    pub(super) position: u64,
+    pub(super) committed: u64,
 }
 
 /// One segment file under scan.
-struct Scanned {
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
-    header: SegmentHeader,
-    segment: Segment,
+pub(super) struct Scanned {
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) header: SegmentHeader,
+    pub(super) segment: Segment,
 }
 
 /// Opens what lies in `dir`, creating the first segment when there is none.
@@ -161,7 +161,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     };
     let (last_nth, fault) = fault.unwrap_or((scanned.len() - 1, FrameFault::NoMagic));
 
-    let found = search_tail(&scanned[last_nth..], &expect, &meta).map_err(OpenError::io(dir))?;
+    let found = search(&scanned[last_nth..], &expect, &meta).map_err(OpenError::io(dir))?;
     if let Some(proof) = proof_of_sync(&found, &expect, &meta, told) {
         let what = format!("{fault}, and {proof}");
         return Err(corrupt(
@@ -379,119 +379,4 @@ fn follows(head: &Head, salt: u32, expect: &Expect) -> bool {
         && head.index.0 == expect.index
         && head.term.0 >= expect.term
         && head.link.prev_crc == expect.chain
-}
-
-/// Whether the frame lies in a tail that was cut.
-fn is_cut(head: &Head, meta: &Meta) -> bool {
-    head.link.epoch < meta.epoch && head.index.0 >= meta.cut_from
-}
-
-/// What lies behind the last frame that was believed.
-#[derive(Default)]
-struct Tail {
-    /// Whole or broken frames of the file's present life are there.
-    live_frames: bool,
-    /// The highest log index below which a whole frame there, not cut, says all was synced.
-    synced_end: u64,
-}
-
-fn search_tail(segments: &[Scanned], expect: &Expect, meta: &Meta) -> io::Result<Tail> {
-    let mut tail = Tail::default();
-    for one in segments {
-        let mut window = Window::new(&*one.file, one.header.capacity_bytes);
-        let mut offset = one.segment.end_offset();
-        while let Some(bytes) = window.get_at_most(offset, WINDOW_BYTES)? {
-            if bytes.len() < HEAD_BYTES {
-                break;
-            }
-            let mut at = 0;
-            while at + HEAD_BYTES <= bytes.len() {
-                if bytes[at..at + 4] == MAGIC && u32_at(bytes, at + 4) == one.header.salt {
-                    tail.live_frames = true;
-                    if let Ok(head) = decode_head(&bytes[at..])
-                        && !is_cut(&head, meta)
-                        && head.index.0 >= expect.index
-                    {
-                        tail.synced_end = tail.synced_end.max(head.link.synced_end);
-                    }
-                }
-                at += super::frame::ALIGN_BYTES;
-            }
-            offset += at as u64;
-        }
-    }
-    Ok(tail)
-}
-
-fn proof_of_sync(tail: &Tail, expect: &Expect, meta: &Meta, told: &Told) -> Option<String> {
-    let index = expect.index;
-    if tail.synced_end > index {
-        return Some(format!(
-            "a later whole frame says that all below {} was synced",
-            tail.synced_end
-        ));
-    }
-    if meta.synced_end > index {
-        return Some(format!(
-            "the meta file says that all below {} was synced",
-            meta.synced_end
-        ));
-    }
-    if told.must_reach > index {
-        return Some(format!(
-            "the checkpoint says that all below {} was synced",
-            told.must_reach
-        ));
-    }
-    None
-}
-
-/// Reads a file through a window that moves forward.
-struct Window<'a> {
-    file: &'a dyn DiskFile,
-    end: u64,
-    start: u64,
-    bytes: Vec<u8>,
-}
-
-impl<'a> Window<'a> {
-    fn new(file: &'a dyn DiskFile, end: u64) -> Self {
-        Self {
-            file,
-            end,
-            start: 0,
-            bytes: Vec::new(),
-        }
-    }
-
-    /// Exactly `len` bytes at `offset`, or `None` when the file ends before.
-    fn get(&mut self, offset: u64, len: usize) -> io::Result<Option<&[u8]>> {
-        if offset + len as u64 > self.end {
-            return Ok(None);
-        }
-        self.fill(offset, len)?;
-        let from = (offset - self.start) as usize;
-        Ok(self.bytes.get(from..from + len))
-    }
-
-    /// Up to `len` bytes at `offset`, or `None` at the end.
-    fn get_at_most(&mut self, offset: u64, len: usize) -> io::Result<Option<&[u8]>> {
-        let left = self.end.saturating_sub(offset).min(len as u64) as usize;
-        if left == 0 {
-            Ok(None)
-        } else {
-            self.get(offset, left)
-        }
-    }
-
-    fn fill(&mut self, offset: u64, len: usize) -> io::Result<()> {
-        let held = self.start + self.bytes.len() as u64;
-        if offset >= self.start && offset + len as u64 <= held {
-            return Ok(());
-        }
-        let want = (len.max(WINDOW_BYTES) as u64).min(self.end - offset) as usize;
-        self.bytes.resize(want, 0);
-        self.start = offset;
-        self.file.read_at(&mut self.bytes, offset)
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::disk::sim::{Faults, SimDisk};
-use anabranch_core::id::UnixMs;
+use anabranch_core::id::{Term, UnixMs};
 use std::future::Future;
 use std::time::Duration;
 

@@ -6,26 +6,21 @@
 //! and where it runs), [`super::frame`].
 
 use super::error::WriteError;
-use super::frame::{ALIGN_BYTES, Frame, HEAD_BYTES, Link, decode_head, encode_head};
+use super::files::{Spare, drop_tail, install_segment, make_spare};
+use super::frame::{Frame, HEAD_BYTES, Link, decode_head, encode_head};
+use super::gather::Gather;
 use super::meta::{Meta, MetaFile};
-use super::segment::{
-    FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, grown_capacity, salt_of, segment_path,
-};
+use super::segment::{FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, grown_capacity, salt_of};
 use super::stats::Health;
-use crate::disk::{Disk, DiskFile, write_all_at, zero_range};
+use crate::disk::{Disk, DiskFile};
 use anabranch_core::id::{LogIndex, Position, Term};
-use bytes::Bytes;
-use std::io::{self, IoSlice};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Called once the operation is durable, or failed; on the writer's thread.
 pub type Completion = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
-
-/// Payloads up to this size are copied into the gather buffer; larger ones are written from where
-/// they are. Copying this much is cheaper than one more slice for the kernel.
-const COPY_BYTES: usize = 1024;
 
 /// Bytes gathered before they are written without waiting for the rest of the batch.
 const GATHER_BYTES: usize = 16 * 1024 * 1024;
@@ -73,13 +68,6 @@ pub(crate) struct Current {
     pub(crate) capacity_bytes: u64,
 }
 
-/// A file made ready to become the next segment.
-#[derive(Debug)]
-struct Spare {
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
-}
-
 enum Next {
     None,
     Preparing(JoinHandle<io::Result<Spare>>),
@@ -105,50 +93,6 @@ pub(crate) struct Writer {
     gather: Gather,
     unsynced: Vec<Arc<dyn DiskFile>>,
     waiting: Vec<Completion>,
-}
-
-/// Bytes to write in one go: copied pieces and, between them, payloads left in place.
-#[derive(Default)]
-struct Gather {
-    copied: Vec<u8>,
-    in_place: Vec<(usize, Bytes)>,
-    len: usize,
-    end_index: u64,
-}
-
-impl Gather {
-    fn push(&mut self, head: &[u8; HEAD_BYTES], payload: &Bytes) {
-        self.copied.extend_from_slice(head);
-        if payload.len() <= COPY_BYTES {
-            self.copied.extend_from_slice(payload);
-        } else {
-            self.in_place.push((self.copied.len(), payload.clone()));
-        }
-        let unpadded = HEAD_BYTES + payload.len();
-        let padding = unpadded.next_multiple_of(ALIGN_BYTES) - unpadded;
-        self.copied.extend_from_slice(&[0; ALIGN_BYTES][..padding]);
-        self.len += unpadded + padding;
-    }
-
-    fn slices(&self) -> Vec<IoSlice<'_>> {
-        let mut slices = Vec::with_capacity(2 * self.in_place.len() + 1);
-        let mut from = 0;
-        for (at, payload) in &self.in_place {
-            slices.push(IoSlice::new(&self.copied[from..*at]));
-            slices.push(IoSlice::new(payload));
-            from = *at;
-        }
-        if from < self.copied.len() {
-            slices.push(IoSlice::new(&self.copied[from..]));
-        }
-        slices
-    }
-
-    fn clear(&mut self) {
-        self.copied.clear();
-        self.in_place.clear();
-        self.len = 0;
-    }
 }
 
 /// What a writer starts from: the state that recovery found.
@@ -465,40 +409,4 @@ impl Writer {
         tracing::warn!(dir = %self.dir.display(), %error, "no room for the next segment");
         self.health.set_no_space();
     }
-}
-
-fn make_spare(disk: &dyn Disk, path: PathBuf, len: u64) -> io::Result<Spare> {
-    let file = disk.create_zeroed(&path, len)?;
-    Ok(Spare { path, file })
-}
-
-/// Gives a prepared file its header and its name; durable on return.
-pub(crate) fn install_segment(
-    disk: &dyn Disk,
-    dir: &Path,
-    prepared: &Path,
-    file: &dyn DiskFile,
-    header: &SegmentHeader,
-) -> io::Result<()> {
-    write_all_at(file, &header.encode(), 0)?;
-    file.sync()?;
-    disk.rename(prepared, &segment_path(dir, header.base))?;
-    disk.sync_dir(dir)
-}
-
-/// Wipes a cut tail: zeros from `end_offset`, later segments removed, newest first.
-pub(crate) fn drop_tail(
-    disk: &dyn Disk,
-    dir: &Path,
-    file: &dyn DiskFile,
-    end_offset: u64,
-    capacity_bytes: u64,
-    dropped: &[PathBuf],
-) -> io::Result<()> {
-    zero_range(file, end_offset, capacity_bytes.saturating_sub(end_offset))?;
-    file.sync()?;
-    for path in dropped.iter().rev() {
-        disk.remove(path)?;
-    }
-    disk.sync_dir(dir)
 }

@@ -6,6 +6,7 @@
 //! Read next: [`anabranch_core::shard`], [`crate::group`].
 
 use super::bodies::JournalBodies;
+use super::cell::{Cell, Machine, SharedCell, lock};
 use super::inbox::Inbox;
 use super::ledger::Ledger;
 use super::thread::{self, ShardStartError};
@@ -13,17 +14,16 @@ use super::{Clocks, FRAME_BYTES, SMALL_FRAMES_UNDER_WAY};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::group::{Group, GroupOptions, GroupStats};
-use crate::raft::{Applied, StateMachine};
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::PublishOutcome;
-use anabranch_core::id::{LogIndex, MonotonicMs, Now, Position, ShardId, UnixMs, WorkerId};
+use anabranch_core::id::{MonotonicMs, Now, ShardId, WorkerId};
 use anabranch_core::port::{ShardEvent, ShardPort, ShardRequest, WorkerPort};
 use anabranch_core::shard::{Shard, ShardSetup};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ pub struct DataShardSetup {
     pub checkpoint_bytes: u64,
 }
 
-type Batch = (WorkerId, Vec<ShardRequest>);
+pub(super) type Batch = (WorkerId, Vec<ShardRequest>);
 
 /// A running data shard; the thread ends with [`DataShard::shutdown`].
 pub struct DataShard {
@@ -189,81 +189,6 @@ impl ShardPort for DataShard {
         if !events.is_empty() {
             port.send(self.id, events);
         }
-    }
-}
-
-/// What the actor and the state machine share.
-struct Cell {
-    shard: Shard<Position>,
-    /// `None` while the journal is replayed: then nobody listens.
-    bodies: Option<JournalBodies>,
-    ledger: Ledger,
-    workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
-    clocks: Clocks,
-}
-
-impl Cell {
-    /// Hands out what can be, and tells workers everything there is to tell.
-    fn tell(&mut self, now: Now) {
-        let Some(bodies) = &mut self.bodies else {
-            return;
-        };
-        self.shard.dispatch(now, bodies);
-        bodies.end_round();
-        let id = self.shard.id();
-        for (worker, events) in self.shard.events() {
-            self.ledger.answered(worker, &events);
-            if let Some(port) = self.workers.get(&worker) {
-                port.send(id, events);
-            }
-        }
-    }
-}
-
-type SharedCell = Arc<Mutex<Cell>>;
-
-fn lock(cell: &Mutex<Cell>) -> MutexGuard<'_, Cell> {
-    cell.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Core's shard as the group's state machine.
-struct Machine {
-    cell: SharedCell,
-    inbox: Arc<Inbox<Batch>>,
-}
-
-impl StateMachine for Machine {
-    fn apply(
-        &mut self,
-        _index: LogIndex,
-        clock: UnixMs,
-        position: Position,
-        payload: &Bytes,
-    ) -> Result<Applied, String> {
-        // The frame's own checksum was verified, or its bytes were made in this life of the node.
-        let applied = lock(&self.cell).shard.apply(clock, position, payload, true);
-        applied.map_err(|error| error.to_string())?;
-        Ok(Applied::default())
-    }
-
-    fn applied_run(&mut self) {
-        let mut cell = lock(&self.cell);
-        let now = cell.clocks.now();
-        cell.tell(now);
-        drop(cell);
-        // What was handed out may have left something for the next frame.
-        self.inbox.wake();
-    }
-
-    fn checkpoint(&self) -> Vec<u8> {
-        lock(&self.cell).shard.checkpoint()
-    }
-
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
-        lock(&self.cell)
-            .shard
-            .restore(bytes)
-            .map_err(|error| error.to_string())
     }
 }
 

@@ -6,6 +6,7 @@
 //! place in the journal becomes a message again).
 
 mod bodies;
+mod cell;
 pub mod data;
 mod inbox;
 mod ledger;

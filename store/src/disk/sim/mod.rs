@@ -9,14 +9,18 @@
 //! tears). A created, renamed or removed name is stable after `sync_dir`; a crash keeps a random
 //! prefix of the changes not yet synced.
 
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use state::SECTOR_BYTES;
+
 use super::{Disk, DiskFile, DiskLock};
+use state::{Inode, NameChange, State, apply_change};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Unit of tearing, in bytes.
-pub const SECTOR_BYTES: usize = 512;
 
 /// Faults to inject. The default has none.
 #[derive(Debug, Default, Clone)]
@@ -46,34 +50,6 @@ pub struct SimStats {
 #[derive(Debug, Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
-}
-
-#[derive(Debug)]
-struct State {
-    random: u64,
-    life: u64,
-    next_inode: u64,
-    inodes: BTreeMap<u64, Inode>,
-    names: BTreeMap<PathBuf, u64>,
-    stable_names: BTreeMap<PathBuf, u64>,
-    pending: Vec<NameChange>,
-    locks: BTreeSet<PathBuf>,
-    faults: Faults,
-    stats: SimStats,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Inode {
-    now: Vec<u8>,
-    stable: Vec<u8>,
-    dirty: BTreeSet<usize>,
-}
-
-#[derive(Debug, Clone)]
-enum NameChange {
-    Link(PathBuf, u64),
-    Rename(PathBuf, PathBuf),
-    Unlink(PathBuf),
 }
 
 impl SimDisk {
@@ -216,56 +192,6 @@ impl SimDisk {
             inode,
             life: state.life,
         })
-    }
-}
-
-impl State {
-    /// A number below `bound` (which must not be 0) from the dice (splitmix64).
-    fn below(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn used_bytes(&self) -> u64 {
-        self.inodes
-            .values()
-            .map(|inode| inode.now.len() as u64)
-            .sum()
-    }
-
-    fn change(&mut self, change: NameChange) {
-        apply_change(&mut self.names, &change);
-        self.pending.push(change);
-    }
-}
-
-impl Inode {
-    fn settle(&mut self, sector: usize) {
-        let start = sector * SECTOR_BYTES;
-        let end = (start + SECTOR_BYTES).min(self.now.len());
-        if self.stable.len() < end {
-            self.stable.resize(end, 0);
-        }
-        self.stable[start..end].copy_from_slice(&self.now[start..end]);
-    }
-}
-
-fn apply_change(names: &mut BTreeMap<PathBuf, u64>, change: &NameChange) {
-    match change {
-        NameChange::Link(path, inode) => {
-            names.insert(path.clone(), *inode);
-        }
-        NameChange::Rename(from, to) => {
-            if let Some(inode) = names.remove(from) {
-                names.insert(to.clone(), inode);
-            }
-        }
-        NameChange::Unlink(path) => {
-            names.remove(path);
-        }
     }
 }
 
@@ -476,89 +402,5 @@ impl Drop for SimLock {
         if state.life == self.life {
             state.locks.remove(&self.path);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::write_all_at;
-
-    fn path(name: &str) -> PathBuf {
-        Path::new("d").join(name)
-    }
-
-    #[test]
-    fn synced_bytes_survive_a_crash_and_unsynced_sectors_tear() {
-        let mut torn = 0;
-        for seed in 0..32 {
-            let disk = SimDisk::new(seed);
-            let file = disk.create_zeroed(&path("f"), 4096).unwrap();
-            disk.sync_dir(Path::new("d")).unwrap();
-            write_all_at(&*file, &[1; 2048], 0).unwrap();
-            file.sync().unwrap();
-            write_all_at(&*file, &[2; 2048], 2048).unwrap();
-            disk.crash();
-            assert!(file.sync().is_err(), "a file of the life before is dead");
-            let bytes = disk.contents(&path("f")).unwrap();
-            assert_eq!(bytes[..2048], [1; 2048]);
-            let kept = bytes[2048..].iter().filter(|byte| **byte == 2).count();
-            assert_eq!(kept % SECTOR_BYTES, 0);
-            torn += usize::from(kept > 0 && kept < 2048);
-        }
-        assert!(torn > 0, "no write tore in 32 seeds");
-    }
-
-    #[test]
-    fn names_need_a_directory_sync() {
-        let survived = (0..32).filter(|seed| {
-            let disk = SimDisk::new(*seed);
-            disk.create_zeroed(&path("f"), 1).unwrap();
-            disk.crash();
-            disk.open(&path("f")).is_ok()
-        });
-        let survived = survived.count();
-        assert!(
-            survived > 0 && survived < 32,
-            "{survived} of 32 names survived"
-        );
-    }
-
-    #[test]
-    fn faults_happen_when_asked() {
-        let disk = SimDisk::new(1);
-        let file = disk.create_zeroed(&path("f"), 512).unwrap();
-        disk.set_faults(Faults {
-            fail_sync_after: Some(1),
-            fail_write_after: Some(1),
-            ..Faults::default()
-        });
-        write_all_at(&*file, b"x", 0).unwrap();
-        assert!(write_all_at(&*file, b"x", 0).is_err());
-        file.sync().unwrap();
-        assert!(file.sync().is_err());
-        disk.set_faults(Faults {
-            capacity_bytes: Some(600),
-            ..Faults::default()
-        });
-        let full = disk.create_zeroed(&path("g"), 512).unwrap_err();
-        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
-    }
-
-    #[test]
-    fn a_lost_sync_keeps_nothing_stable() {
-        let disk = SimDisk::new(3);
-        let file = disk.create_zeroed(&path("f"), 512 * 64).unwrap();
-        disk.sync_dir(Path::new("d")).unwrap();
-        disk.set_faults(Faults {
-            lose_one_sync_in: 1,
-            ..Faults::default()
-        });
-        write_all_at(&*file, &[7; 512 * 64], 0).unwrap();
-        file.sync().unwrap();
-        disk.crash();
-        let left = disk.contents(&path("f")).unwrap();
-        assert!(left.contains(&0));
-        assert_eq!(disk.stats().lost_syncs, 1);
     }
 }

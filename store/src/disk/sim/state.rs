@@ -1,0 +1,90 @@
+//! What a simulated disk holds, and what of it is stable.
+//!
+//! Owns: the bytes seen now, the bytes that a power loss leaves, and the dice. Read next:
+//! [`super`].
+
+use super::Faults;
+use super::SimStats;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Unit of tearing, in bytes.
+pub const SECTOR_BYTES: usize = 512;
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) random: u64,
+    pub(super) life: u64,
+    pub(super) next_inode: u64,
+    pub(super) inodes: BTreeMap<u64, Inode>,
+    pub(super) names: BTreeMap<PathBuf, u64>,
+    pub(super) stable_names: BTreeMap<PathBuf, u64>,
+    pub(super) pending: Vec<NameChange>,
+    pub(super) locks: BTreeSet<PathBuf>,
+    pub(super) faults: Faults,
+    pub(super) stats: SimStats,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Inode {
+    pub(super) now: Vec<u8>,
+    pub(super) stable: Vec<u8>,
+    pub(super) dirty: BTreeSet<usize>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum NameChange {
+    Link(PathBuf, u64),
+    Rename(PathBuf, PathBuf),
+    Unlink(PathBuf),
+}
+
+impl State {
+    /// A number below `bound` (which must not be 0) from the dice (splitmix64).
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.inodes
+            .values()
+            .map(|inode| inode.now.len() as u64)
+            .sum()
+    }
+
+    pub(super) fn change(&mut self, change: NameChange) {
+        apply_change(&mut self.names, &change);
+        self.pending.push(change);
+    }
+}
+
+impl Inode {
+    pub(super) fn settle(&mut self, sector: usize) {
+        let start = sector * SECTOR_BYTES;
+        let end = (start + SECTOR_BYTES).min(self.now.len());
+        if self.stable.len() < end {
+            self.stable.resize(end, 0);
+        }
+        self.stable[start..end].copy_from_slice(&self.now[start..end]);
+    }
+}
+
+pub(super) fn apply_change(names: &mut BTreeMap<PathBuf, u64>, change: &NameChange) {
+    match change {
+        NameChange::Link(path, inode) => {
+            names.insert(path.clone(), *inode);
+        }
+        NameChange::Rename(from, to) => {
+            if let Some(inode) = names.remove(from) {
+                names.insert(to.clone(), inode);
+            }
+        }
+        NameChange::Unlink(path) => {
+            names.remove(path);
+        }
+    }
+}

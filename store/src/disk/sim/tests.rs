@@ -1,0 +1,82 @@
+//! The simulated disk behaves as badly as it promises.
+
+use super::*;
+use crate::disk::write_all_at;
+
+fn path(name: &str) -> PathBuf {
+    Path::new("d").join(name)
+}
+
+#[test]
+fn synced_bytes_survive_a_crash_and_unsynced_sectors_tear() {
+    let mut torn = 0;
+    for seed in 0..32 {
+        let disk = SimDisk::new(seed);
+        let file = disk.create_zeroed(&path("f"), 4096).unwrap();
+        disk.sync_dir(Path::new("d")).unwrap();
+        write_all_at(&*file, &[1; 2048], 0).unwrap();
+        file.sync().unwrap();
+        write_all_at(&*file, &[2; 2048], 2048).unwrap();
+        disk.crash();
+        assert!(file.sync().is_err(), "a file of the life before is dead");
+        let bytes = disk.contents(&path("f")).unwrap();
+        assert_eq!(bytes[..2048], [1; 2048]);
+        let kept = bytes[2048..].iter().filter(|byte| **byte == 2).count();
+        assert_eq!(kept % SECTOR_BYTES, 0);
+        torn += usize::from(kept > 0 && kept < 2048);
+    }
+    assert!(torn > 0, "no write tore in 32 seeds");
+}
+
+#[test]
+fn names_need_a_directory_sync() {
+    let survived = (0..32).filter(|seed| {
+        let disk = SimDisk::new(*seed);
+        disk.create_zeroed(&path("f"), 1).unwrap();
+        disk.crash();
+        disk.open(&path("f")).is_ok()
+    });
+    let survived = survived.count();
+    assert!(
+        survived > 0 && survived < 32,
+        "{survived} of 32 names survived"
+    );
+}
+
+#[test]
+fn faults_happen_when_asked() {
+    let disk = SimDisk::new(1);
+    let file = disk.create_zeroed(&path("f"), 512).unwrap();
+    disk.set_faults(Faults {
+        fail_sync_after: Some(1),
+        fail_write_after: Some(1),
+        ..Faults::default()
+    });
+    write_all_at(&*file, b"x", 0).unwrap();
+    assert!(write_all_at(&*file, b"x", 0).is_err());
+    file.sync().unwrap();
+    assert!(file.sync().is_err());
+    disk.set_faults(Faults {
+        capacity_bytes: Some(600),
+        ..Faults::default()
+    });
+    let full = disk.create_zeroed(&path("g"), 512).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn a_lost_sync_keeps_nothing_stable() {
+    let disk = SimDisk::new(3);
+    let file = disk.create_zeroed(&path("f"), 512 * 64).unwrap();
+    disk.sync_dir(Path::new("d")).unwrap();
+    disk.set_faults(Faults {
+        lose_one_sync_in: 1,
+        ..Faults::default()
+    });
+    write_all_at(&*file, &[7; 512 * 64], 0).unwrap();
+    file.sync().unwrap();
+    disk.crash();
+    let left = disk.contents(&path("f")).unwrap();
+    assert!(left.contains(&0));
+    assert_eq!(disk.stats().lost_syncs, 1);
+}

@@ -1,0 +1,167 @@
+//! Where each frame of a journal lies: the memory side of its segments.
+//!
+//! Owns: placing a frame, starting a segment, cutting the end off, finding by log index and by
+//! position. Never touches a file. Read next: [`super::segment`], [`super::writer`] (which does on
+//! disk what is decided here).
+
+use super::error::WriteError;
+use super::frame::{Frame, MAX_PAYLOAD_BYTES};
+use super::meta::{FrameId, Meta};
+use super::segment::{FileSlot, Segment, capacity_for, grown_capacity, segment_path};
+use super::tail::Tail;
+use super::writer::{Cut, Op};
+use anabranch_core::id::{LogIndex, Position, Term};
+use std::collections::VecDeque;
+use std::path::Path;
+
+/// What a journal knows of its frames.
+pub(super) struct Shared {
+    pub(super) segments: VecDeque<Segment>,
+    pub(super) tail: Tail,
+    pub(super) meta: Meta,
+    pub(super) last: Option<FrameId>,
+    pub(super) next_index: LogIndex,
+    pub(super) end: Position,
+    /// First log index not applied yet.
+    pub(super) applied_end: u64,
+    pub(super) committed: LogIndex,
+}
+
+impl Shared {
+    pub(super) fn check_order(&self, frames: &[Frame]) -> Result<(), WriteError> {
+        let mut expected = self.next_index;
+        let mut least_term = self.last.map_or(Term(0), |last| last.term);
+        for frame in frames {
+            if frame.payload.len() > MAX_PAYLOAD_BYTES {
+                return Err(WriteError::TooLarge(frame.payload.len()));
+            }
+            if frame.index != expected || frame.term < least_term {
+                return Err(WriteError::OutOfOrder {
+                    expected,
+                    got: frame.index,
+                    least_term,
+                    got_term: frame.term,
+                });
+            }
+            expected.0 += 1;
+            least_term = frame.term;
+        }
+        Ok(())
+    }
+
+    /// Gives the frame its place; returns the step to a new segment when one is needed first.
+    pub(super) fn place(&mut self, frame: &Frame, segment_bytes: u64) -> Option<Op> {
+        let logical = frame.logical_len();
+        let mut roll = None;
+        if !self
+            .segments
+            .back()
+            .is_some_and(|segment| segment.fits(logical))
+        {
+            let before = self.segments.back().map_or(0, |last| last.capacity_bytes);
+            let capacity_bytes = capacity_for(grown_capacity(before, segment_bytes), logical);
+            // A segment without a frame gives its name to the larger one.
+            if self.segments.back().is_some_and(Segment::is_empty) {
+                self.segments.pop_back();
+            }
+            let slot = FileSlot::default();
+            self.segments.push_back(Segment::new(
+                self.end,
+                frame.index,
+                capacity_bytes,
+                slot.clone(),
+            ));
+            roll = Some(Op::Roll {
+                base: self.end,
+                first_index: frame.index,
+                prev_term: self.last.map_or(Term(0), |last| last.term),
+                capacity_bytes,
+                slot,
+            });
+        }
+        if let Some(segment) = self.segments.back_mut() {
+            segment.push(logical);
+        }
+        self.tail.push(self.end, frame.clone());
+        self.last = Some(FrameId {
+            term: frame.term,
+            index: frame.index,
+        });
+        self.next_index = LogIndex(frame.index.0 + 1);
+        self.end = Position(self.end.0 + logical);
+        roll
+    }
+
+    pub(super) fn segment_of(&self, index: LogIndex) -> Option<&Segment> {
+        let nth = self
+            .segments
+            .partition_point(|segment| segment.first_index <= index)
+            .checked_sub(1)?;
+        self.segments.get(nth)
+    }
+
+    pub(super) fn segment_covering(&self, position: Position) -> Option<&Segment> {
+        let nth = self
+            .segments
+            .partition_point(|segment| segment.base <= position)
+            .checked_sub(1)?;
+        self.segments.get(nth)
+    }
+
+    pub(super) fn term_of(&self, index: LogIndex) -> Option<Term> {
+        self.tail.frame(index).map(|(_, frame)| frame.term)
+    }
+
+    /// Forgets the frames from `from` on and says what the writer must do; `term` is that of the
+    /// last frame kept.
+    pub(super) fn cut(
+        &mut self,
+        dir: &Path,
+        from: u64,
+        term: Option<Term>,
+    ) -> Result<Cut, WriteError> {
+        let first = self
+            .segments
+            .front()
+            .map_or(LogIndex(0), |segment| segment.first_index);
+        if from < first.0 || from < self.applied_end {
+            return Err(WriteError::OutOfRange(LogIndex(from)));
+        }
+        let mut dropped = Vec::new();
+        while self.segments.len() > 1
+            && self
+                .segments
+                .back()
+                .is_some_and(|last| last.first_index.0 >= from)
+        {
+            if let Some(gone) = self.segments.pop_back() {
+                dropped.insert(0, segment_path(dir, gone.base));
+            }
+        }
+        let Some(segment) = self.segments.back_mut() else {
+            return Err(WriteError::OutOfRange(LogIndex(from)));
+        };
+        segment.truncate_from(from);
+        self.tail.truncate_from(from);
+        self.end = segment.end();
+        self.next_index = LogIndex(from);
+        let keep = from.checked_sub(1).map(LogIndex);
+        let purged = self.meta.purged.filter(|purged| Some(purged.index) == keep);
+        self.last = term
+            .zip(keep)
+            .map(|(term, index)| FrameId { term, index })
+            .or(purged);
+        self.meta.epoch += 1;
+        self.meta.cut_from = from;
+        Ok(Cut {
+            meta: self.meta,
+            slot: segment.file.clone(),
+            capacity_bytes: segment.capacity_bytes,
+            end_offset: segment.end_offset(),
+            last_offset: keep
+                .and_then(|keep| segment.frame_at(keep))
+                .map(|(_, offset)| offset),
+            dropped,
+        })
+    }
+}

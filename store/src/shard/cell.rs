@@ -1,0 +1,92 @@
+//! A data shard's state, shared by its actor and the group's state machine.
+//!
+//! Owns: applying frames to core's shard and telling workers what came of it. Both sides run on the
+//! shard's own thread, so the lock is never contended. Read next: [`super::data`].
+
+use super::Clocks;
+use super::bodies::JournalBodies;
+use super::data::Batch;
+use super::inbox::Inbox;
+use super::ledger::Ledger;
+use crate::raft::{Applied, StateMachine};
+use anabranch_core::id::{LogIndex, Now, Position, UnixMs, WorkerId};
+use anabranch_core::port::WorkerPort;
+use anabranch_core::shard::Shard;
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the actor and the state machine share.
+pub(super) struct Cell {
+    pub(super) shard: Shard<Position>,
+    /// `None` while the journal is replayed: then nobody listens.
+    pub(super) bodies: Option<JournalBodies>,
+    pub(super) ledger: Ledger,
+    pub(super) workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
+    pub(super) clocks: Clocks,
+}
+
+impl Cell {
+    /// Hands out what can be, and tells workers everything there is to tell.
+    pub(super) fn tell(&mut self, now: Now) {
+        let Some(bodies) = &mut self.bodies else {
+            return;
+        };
+        self.shard.dispatch(now, bodies);
+        bodies.end_round();
+        let id = self.shard.id();
+        for (worker, events) in self.shard.events() {
+            self.ledger.answered(worker, &events);
+            if let Some(port) = self.workers.get(&worker) {
+                port.send(id, events);
+            }
+        }
+    }
+}
+
+pub(super) type SharedCell = Arc<Mutex<Cell>>;
+
+pub(super) fn lock(cell: &Mutex<Cell>) -> MutexGuard<'_, Cell> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Core's shard as the group's state machine.
+pub(super) struct Machine {
+    pub(super) cell: SharedCell,
+    pub(super) inbox: Arc<Inbox<Batch>>,
+}
+
+impl StateMachine for Machine {
+    fn apply(
+        &mut self,
+        _index: LogIndex,
+        clock: UnixMs,
+        position: Position,
+        payload: &Bytes,
+    ) -> Result<Applied, String> {
+        // The frame's own checksum was verified, or its bytes were made in this life of the node.
+        let applied = lock(&self.cell).shard.apply(clock, position, payload, true);
+        applied.map_err(|error| error.to_string())?;
+        Ok(Applied::default())
+    }
+
+    fn applied_run(&mut self) {
+        let mut cell = lock(&self.cell);
+        let now = cell.clocks.now();
+        cell.tell(now);
+        drop(cell);
+        // What was handed out may have left something for the next frame.
+        self.inbox.wake();
+    }
+
+    fn checkpoint(&self) -> Vec<u8> {
+        lock(&self.cell).shard.checkpoint()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
+        lock(&self.cell)
+            .shard
+            .restore(bytes)
+            .map_err(|error| error.to_string())
+    }
+}
