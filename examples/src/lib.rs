@@ -1,1 +1,0 @@
-//! One file per thing a user does first.
