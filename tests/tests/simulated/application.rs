@@ -34,6 +34,7 @@ pub enum Acknowledge {
 struct Incoming {
     stream: String,
     line: String,
+    key: String,
     tag: Option<u64>,
     header: Option<(u64, Vec<u8>)>,
     body: Vec<u8>,
@@ -51,8 +52,19 @@ struct Channel {
     delivered: u64,
     unacknowledged: u64,
     incoming: Option<Incoming>,
-    /// Bodies of all deliveries with their tags, in order.
-    bodies: Vec<(u64, String)>,
+    received: Vec<Received>,
+}
+
+/// A delivery.
+pub struct Received {
+    /// Its tag.
+    pub tag: u64,
+    /// Routing key.
+    pub key: String,
+    /// Raw flags and list.
+    pub properties: Vec<u8>,
+    /// Body.
+    pub body: String,
 }
 
 /// See the module's text.
@@ -125,19 +137,24 @@ impl Application {
         }
     }
 
+    /// All deliveries of a channel, in order.
+    pub fn received(&self, number: u16) -> &[Received] {
+        &self.channels[&number].received
+    }
+
     /// Bodies of all deliveries of a channel, in order.
     pub fn bodies(&self, number: u16) -> Vec<&str> {
-        let bodies = self.channels[&number].bodies.iter();
-        bodies.map(|(_, body)| body.as_str()).collect()
+        let received = self.received(number).iter();
+        received.map(|delivery| delivery.body.as_str()).collect()
     }
 
     /// Tag of the latest delivery of a body on a channel.
     pub fn tag(&self, number: u16, body: &str) -> u64 {
-        let bodies = &self.channels[&number].bodies;
-        let found = bodies.iter().rev().find(|(_, known)| known == body);
+        let mut latest_first = self.received(number).iter().rev();
+        let found = latest_first.find(|delivery| delivery.body == body);
         found
             .unwrap_or_else(|| panic!("{body} was not delivered"))
-            .0
+            .tag
     }
 
     /// Publishes on a channel that are not confirmed yet.
@@ -200,9 +217,10 @@ impl Application {
             channel.incoming.is_none(),
             "a method interrupts a content: {method:?}"
         );
-        let incoming = |stream: String, line: String, tag: Option<u64>| Incoming {
+        let incoming = |stream: String, line: String, key: ShortStr<'_>, tag| Incoming {
             stream,
             line,
+            key: String::from_utf8_lossy(key.as_bytes()).into_owned(),
             tag,
             header: None,
             body: Vec::new(),
@@ -214,7 +232,12 @@ impl Application {
             }
             Method::BasicReturn(returned) => {
                 let line = format!("{returned:?}");
-                channel.incoming = Some(incoming(format!("channel {number} returns"), line, None));
+                channel.incoming = Some(incoming(
+                    format!("channel {number} returns"),
+                    line,
+                    returned.routing_key,
+                    None,
+                ));
             }
             Method::BasicDeliver(deliver) => {
                 let tag = String::from_utf8_lossy(deliver.consumer_tag.as_bytes()).into_owned();
@@ -230,7 +253,7 @@ impl Application {
                 let settled = channel.presettled.contains(&tag);
                 let stream = format!("channel {number} consumer {tag}");
                 let wanted = (!settled).then_some(deliver.delivery_tag);
-                channel.incoming = Some(incoming(stream, line, wanted));
+                channel.incoming = Some(incoming(stream, line, deliver.routing_key, wanted));
             }
             Method::BasicGetOk(got) => {
                 channel.next_tag(got.delivery_tag);
@@ -238,7 +261,7 @@ impl Application {
                     "got redelivered {} {:?} {:?} left {}",
                     got.redelivered, got.exchange, got.routing_key, got.message_count
                 );
-                channel.incoming = Some(incoming(answer_stream, line, None));
+                channel.incoming = Some(incoming(answer_stream, line, got.routing_key, None));
             }
             Method::BasicConsumeOk(ok) => {
                 let tag = String::from_utf8_lossy(ok.consumer_tag.as_bytes()).into_owned();
@@ -304,7 +327,12 @@ impl Application {
                 "a return comes before its confirm: {body}"
             );
         } else {
-            channel.bodies.push((channel.delivered, body));
+            channel.received.push(Received {
+                tag: channel.delivered,
+                key: incoming.key,
+                properties: properties.clone(),
+                body,
+            });
         }
         if let Some(tag) = incoming.tag {
             channel.unacknowledged += 1;
@@ -334,7 +362,7 @@ impl Channel {
             delivered: 0,
             unacknowledged: 0,
             incoming: None,
-            bodies: Vec::new(),
+            received: Vec::new(),
         }
     }
 

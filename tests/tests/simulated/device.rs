@@ -39,8 +39,8 @@ pub struct Device {
     pub acknowledges: bool,
     /// Packet identifiers of deliveries it has not acknowledged.
     pub unacknowledged: BTreeSet<u16>,
-    /// Payloads of all deliveries, in order.
-    pub payloads: Vec<String>,
+    /// All deliveries, in order.
+    pub received: Vec<Publish>,
     decoder: Decoder,
     version: Version,
     receive_max: usize,
@@ -55,7 +55,7 @@ impl Device {
             heard: Transcript::default(),
             acknowledges: hello.acknowledges,
             unacknowledged: BTreeSet::new(),
-            payloads: Vec::new(),
+            received: Vec::new(),
             decoder,
             version: hello.version,
             receive_max: usize::from(hello.receive_max.unwrap_or(u16::MAX)),
@@ -136,8 +136,15 @@ impl Device {
             publish.properties
         );
         self.heard.note("deliveries", line);
-        let payload = String::from_utf8_lossy(&publish.payload).into_owned();
-        self.payloads.push(payload);
+        self.received.push(publish.clone());
+    }
+
+    /// Payloads of all deliveries, in order.
+    pub fn payloads(&self) -> Vec<String> {
+        let payloads = self.received.iter().map(|publish| &publish.payload);
+        payloads
+            .map(|payload| String::from_utf8_lossy(payload).into_owned())
+            .collect()
     }
 }
 
