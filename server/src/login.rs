@@ -8,7 +8,7 @@
 //! Never: what a user may do.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anabranch_auth::password::{self, Cost, LoginCache, PasswordError, SALT_BYTES};
@@ -31,8 +31,8 @@ pub struct Logins {
     waiting: AtomicUsize,
     waiting_max: usize,
     remember: bool,
-    /// What an unknown user's password is compared with.
-    nobody: String,
+    /// What an unknown user's password is compared with; made when it is needed first.
+    nobody: Arc<OnceLock<String>>,
     runtime: Handle,
     anonymous: bool,
     failed: AtomicU64,
@@ -42,32 +42,28 @@ pub struct Logins {
 
 impl Logins {
     /// A service without any memory yet. `anonymous` lets in who brings no credentials.
-    ///
-    /// # Errors
-    /// When a password cannot be hashed.
     pub fn new(
         fabric: Arc<Fabric>,
         settings: &AuthSettings,
         anonymous: bool,
         runtime: Handle,
-    ) -> Result<Arc<Logins>, PasswordError> {
-        let nobody = hash(rand::random::<u64>().to_string().as_bytes())?;
+    ) -> Arc<Logins> {
         let keep_ms = settings.remember_s.saturating_mul(1000);
         let cache = LoginCache::new(rand::random(), settings.remember_users_max, keep_ms);
-        Ok(Arc::new(Logins {
+        Arc::new(Logins {
             fabric,
             cache: Mutex::new(cache),
             running: Arc::new(Semaphore::new(settings.verify_max)),
             waiting: AtomicUsize::new(0),
             waiting_max: settings.waiting_max,
             remember: settings.remember_s > 0,
-            nobody,
+            nobody: Arc::default(),
             runtime,
             anonymous,
             failed: AtomicU64::new(0),
             lost: Mutex::new(None),
             lost_bell: Notify::new(),
-        }))
+        })
     }
 
     /// Logins that failed since the start.
@@ -103,12 +99,12 @@ impl Logins {
         let permit = self.running.clone().acquire_owned().await;
         let user = self.user(name);
         let stored = user.as_ref().and_then(|user| user.password.clone());
-        let phc = stored
-            .as_ref()
-            .map_or_else(|| self.nobody.clone(), |hash| hash.0.to_string());
+        let known = stored.as_ref().map(|hash| hash.0.to_string());
+        let nobody = self.nobody.clone();
         let secret_copy = secret.to_vec();
         let compared = self.runtime.spawn_blocking(move || {
             let _permit = permit;
+            let phc = known.unwrap_or_else(|| nobody.get_or_init(nobodys_hash).clone());
             (password::verify(&secret_copy, &phc), phc)
         });
         let wrong = || Refusal::new(ErrorKind::BadCredentials, "unknown user or wrong password");
@@ -185,6 +181,11 @@ impl Logins {
 /// Name and hash together: a changed password is another entry.
 fn cache_key(name: &str, phc: &str) -> String {
     format!("{name}\0{phc}")
+}
+
+/// A hash that costs as much as any, of a password that nobody knows.
+fn nobodys_hash() -> String {
+    hash(&rand::random::<[u8; 16]>()).unwrap_or_default()
 }
 
 /// Hashes a password with a fresh salt.
@@ -278,7 +279,7 @@ mod tests {
 
     fn logins(fabric: &Arc<Fabric>, anonymous: bool) -> Arc<Logins> {
         let settings = AuthSettings::default();
-        Logins::new(fabric.clone(), &settings, anonymous, Handle::current()).unwrap()
+        Logins::new(fabric.clone(), &settings, anonymous, Handle::current())
     }
 
     #[tokio::test]

@@ -197,6 +197,17 @@ mod tests {
         CommandLine::command().debug_assert();
     }
 
+    /// A verb's flag with the id of a flag for the server would set both.
+    #[test]
+    fn whom_a_question_is_about_is_not_who_asks() {
+        let line = "anabranch rule explain --who anna --action publish --name a";
+        let parsed = CommandLine::try_parse_from(line.split(' ')).unwrap();
+        let Command::Rule { server, .. } = parsed.command else {
+            panic!("not a rule command");
+        };
+        assert_ne!(server.user.as_deref(), Some("anna"));
+    }
+
     #[test]
     fn flags_for_the_server_may_stand_after_the_verb() {
         let line = [

@@ -66,8 +66,8 @@ pub struct RuleFlags {
 #[derive(Debug, Args)]
 pub struct QuestionFlags {
     /// Whom it is about; absent: an anonymous one
-    #[arg(long = "who", value_name = "USER")]
-    user: Option<String>,
+    #[arg(long, value_name = "USER")]
+    who: Option<String>,
     /// The client identifier
     #[arg(long)]
     client_id: Option<String>,
@@ -175,7 +175,7 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
 impl QuestionFlags {
     fn query(&self) -> String {
         query(&[
-            ("user", self.user.clone()),
+            ("user", self.who.clone()),
             ("client_id", self.client_id.clone()),
             ("protocol", self.protocol.clone()),
             ("peer", self.peer.clone()),
