@@ -97,6 +97,9 @@ pub struct Channel {
     pub consumers: FxHashMap<Bytes, ConsumerTag>,
     /// What `basic.get` calls its deliveries, by queue.
     pub gets: FxHashMap<Arc<str>, ConsumerTag>,
+    /// Consumers the broker ended while a method was being answered: told after the answer, as clients
+    /// that delete a queue they consume from expect.
+    pub ended: Vec<Bytes>,
     /// The queue declared last, for methods that name none.
     pub last_queue: Option<Arc<str>>,
 }
@@ -121,6 +124,7 @@ impl Channel {
             held: VecDeque::new(),
             consumers: FxHashMap::default(),
             gets: FxHashMap::default(),
+            ended: Vec::new(),
             last_queue: None,
         }
     }

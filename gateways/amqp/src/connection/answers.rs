@@ -179,22 +179,33 @@ impl AmqpConnection {
             return;
         };
         self.release_held(known.of.channel, consumer, cx);
-        let notify = self.client.consumer_cancel_notify && self.phase == Phase::Running;
         let Some(channel) = self.open_channel(known.of) else {
             return;
         };
         if channel.consumers.get(&known.tag) == Some(&consumer) {
             channel.consumers.remove(&known.tag);
-            if notify {
-                let consumer_tag = ShortStr::cut(&known.tag);
-                cx.out.send.method(
-                    known.of.channel,
-                    &BasicCancel {
-                        consumer_tag,
-                        nowait: true,
-                    },
-                );
+            channel.ended.push(known.tag);
+            if !channel.waiting {
+                self.tell_ended(known.of, cx);
             }
+        }
+    }
+
+    /// Tells the client which consumers of a channel ended, if it can be told.
+    fn tell_ended(&mut self, of: ChannelLife, cx: &mut Cx<'_>) {
+        let notify = self.client.consumer_cancel_notify && self.phase == Phase::Running;
+        let Some(channel) = self.open_channel(of) else {
+            return;
+        };
+        for tag in channel.ended.drain(..).filter(|_| notify) {
+            let consumer_tag = ShortStr::cut(&tag);
+            cx.out.send.method(
+                of.channel,
+                &BasicCancel {
+                    consumer_tag,
+                    nowait: true,
+                },
+            );
         }
     }
 
@@ -246,6 +257,7 @@ impl AmqpConnection {
             }
             Ok(reply) => {
                 self.reply(of, method, then, reply, cx);
+                self.tell_ended(of, cx);
                 self.drain_backlog(of, cx);
             }
         }
