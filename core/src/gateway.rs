@@ -498,7 +498,8 @@ pub struct FilterSpec {
 /// What a connection is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Publishes `first..=last` (consecutive tokens) are finished, all alike.
+    /// Publishes `first..=last` (consecutive tokens) are finished, all alike. A publish without a token
+    /// ([`Token::NONE`]) is told of too when it was refused at once: a range of that token alone.
     Published {
         /// First token.
         first: Token,

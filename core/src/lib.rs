@@ -6,9 +6,7 @@
 //! Next: `gateway.rs` (the contract of a protocol), then `docs/ARCHITECTURE.md`.
 
 pub mod address;
-pub mod apply;
 pub mod authority;
-pub mod deliver;
 pub mod dispatch;
 pub mod error;
 pub mod exchange;

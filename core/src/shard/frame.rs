@@ -1,0 +1,118 @@
+//! The next frame of a journalled shard, and what becomes due.
+//!
+//! Owns: when settlements are written, when sessions end, what is answered when the journal failed.
+//! Never: how a record is encoded (`record.rs`).
+
+use super::{Place, Shard};
+use crate::error::{ErrorKind, Refusal};
+use crate::gateway::PublishOutcome;
+use crate::id::{MonotonicMs, Now, Offset, WorkerId};
+use crate::port::ShardRequest;
+use crate::record::{Change, Mark};
+use bytes::Bytes;
+
+/// How long settlements may wait for a frame of their own, in milliseconds.
+const SETTLE_LINGER_MS: u64 = 5;
+/// How often what becomes due is looked for, in milliseconds.
+const TICK_MS: u64 = 500;
+
+impl<B: Place> Shard<B> {
+    /// Takes the payload of the next frame, if there is something for one. Settlements alone wait up to
+    /// [`SETTLE_LINGER_MS`] for company.
+    pub fn take_frame(&mut self, now: Now) -> Option<Bytes> {
+        let due = self
+            .settles_since
+            .is_some_and(|since| now.monotonic >= since.after(SETTLE_LINGER_MS));
+        if self.builder.is_empty() && !due {
+            return None;
+        }
+        self.settles_since = None;
+        for (stream, ranges) in std::mem::take(&mut self.settles) {
+            let Some(found) = self.stream_mut(stream) else {
+                continue;
+            };
+            // The cursor first: a settled offset lies below it.
+            if found.cursor() > found.cursor_known {
+                found.cursor_known = found.cursor();
+                let until = Offset(found.cursor());
+                let change = Change::Delivered { stream, until };
+                self.builder.change(Mark::default(), &change);
+            }
+            if !ranges.is_empty() {
+                let change = Change::Settled { stream, ranges };
+                self.builder.change(Mark::default(), &change);
+            }
+        }
+        if self.builder.is_empty() {
+            return None;
+        }
+        let payload = self.builder.take();
+        self.unapplied_bytes += payload.len();
+        Some(payload)
+    }
+
+    /// Bytes waiting for the next frame.
+    pub fn pending_bytes(&self) -> usize {
+        self.builder.len()
+    }
+
+    /// When [`Shard::timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> MonotonicMs {
+        match self.settles_since {
+            Some(since) if self.journalled() => since.after(SETTLE_LINGER_MS).min(self.next_tick),
+            _ => self.next_tick,
+        }
+    }
+
+    /// Looks for what has become due.
+    pub fn timeout(&mut self, now: Now) {
+        if now.monotonic < self.next_tick {
+            return;
+        }
+        self.next_tick = now.monotonic.after(TICK_MS);
+        while let Some(&(end, id)) = self.ends.first() {
+            if end > now.unix {
+                break;
+            }
+            self.ends.pop_first();
+            let due = self
+                .stream_mut(id)
+                .and_then(|stream| stream.session()?.ends());
+            if due.is_some_and(|due| due <= now.unix) {
+                self.change(now.unix, Mark::default(), Change::EndSession { stream: id });
+            }
+        }
+        if self.authority.generation() != self.verdict_generation {
+            self.renew_rights();
+        }
+        if !self.settles.is_empty() {
+            self.settles_since.get_or_insert(now.monotonic);
+        }
+        self.block_or_resume();
+    }
+
+    /// The journal failed for good: every open question is answered so, and nothing is taken any more by
+    /// the host.
+    pub fn fail(&mut self, requests: &mut Vec<ShardRequest>, from: WorkerId) {
+        for request in requests.drain(..) {
+            match request {
+                ShardRequest::Publish { sequence, .. } => {
+                    self.outbox.published(
+                        from,
+                        sequence,
+                        PublishOutcome::Refused(ErrorKind::StorageFailed),
+                    );
+                }
+                ShardRequest::Ask { ticket, .. } => {
+                    let why = "the journal of this shard failed; restart the node after looking at its disk";
+                    self.reply(
+                        from,
+                        ticket,
+                        Err(Refusal::new(ErrorKind::StorageFailed, why)),
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! What a shard is asked and answers itself, or makes a change of.
+//!
+//! Owns: the first step of each [`Question`]; attaching readers, taking one message, claiming a client id.
+//! Never: what a committed change does (`apply.rs`).
+
+use super::{Bodies, Owner, Place, Shard, Store};
+use crate::dispatch::Reader;
+use crate::error::{ErrorKind, Refusal};
+use crate::gateway::Delivery;
+use crate::id::{ConnectionId, Now, Offset, Sequence, StreamId, WorkerId};
+use crate::port::{
+    Attach, ConsumerKey, OpenSession, Question, ShardEvent, ShardReply, StreamStat, Ticket,
+};
+use crate::record::{Change, Mark};
+use crate::stream::Stream;
+use std::sync::Arc;
+
+impl<B: Place> Shard<B> {
+    pub(super) fn ask(
+        &mut self,
+        now: Now,
+        from: WorkerId,
+        ticket: Ticket,
+        question: Question,
+        bodies: &mut dyn Bodies<B>,
+    ) where
+        Self: Store<B>,
+    {
+        let mark = Mark {
+            lane: self.lane(from),
+            sequence: Sequence(ticket),
+        };
+        let result = match question {
+            Question::CreateStream {
+                stream,
+                vhost,
+                limits,
+            } => {
+                return self.change(
+                    now.unix,
+                    mark,
+                    Change::CreateStream {
+                        stream,
+                        vhost,
+                        limits,
+                    },
+                );
+            }
+            Question::DeleteStream {
+                stream,
+                if_unused,
+                if_empty,
+            } => {
+                let used = self
+                    .stream_mut(stream)
+                    .is_some_and(|stream| stream.readers.attached() > 0);
+                if !(if_unused && used) {
+                    return self.change(now.unix, mark, Change::DeleteStream { stream, if_empty });
+                }
+                Err(Refusal::new(ErrorKind::InUse, "the queue has consumers"))
+            }
+            Question::Purge { stream: id } => match self.stream_mut(id) {
+                Some(stream) => {
+                    let before = stream.bytes();
+                    let ranges = stream.leave_ready();
+                    let freed = before - stream.bytes();
+                    self.bytes -= freed;
+                    return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
+                }
+                None => Err(no_stream()),
+            },
+            Question::Stat { stream } => {
+                self.drop_expired(now.unix, stream);
+                match self.stream_mut(stream) {
+                    Some(stream) => Ok(ShardReply::Stat(stat(stream))),
+                    None => Err(no_stream()),
+                }
+            }
+            Question::StatAll => {
+                let all = self
+                    .streams
+                    .iter()
+                    .flatten()
+                    .map(|stream| stat(stream))
+                    .collect();
+                Ok(ShardReply::Stats(all))
+            }
+            Question::Peek { stream, count } => match self.stream_mut(stream) {
+                Some(stream) => {
+                    let places: Vec<_> = stream
+                        .present()
+                        .take(count as usize)
+                        .map(|(offset, tries, entry)| (offset, tries, entry.body.clone()))
+                        .collect();
+                    let read = places.iter().filter_map(|(offset, tries, body)| {
+                        Some((Offset(*offset), *tries, bodies.fetch(body)?))
+                    });
+                    Ok(ShardReply::Messages(read.collect()))
+                }
+                None => Err(no_stream()),
+            },
+            Question::Attach(attach) => self.attach(attach).map(|()| ShardReply::Done),
+            Question::Detach { consumer, stream } => {
+                self.detach(stream, consumer, false);
+                self.outbox.settle_order(consumer.connection);
+                Ok(ShardReply::Done)
+            }
+            Question::Get {
+                stream,
+                consumer,
+                principal,
+                vhost,
+                presettled,
+            } => {
+                self.drop_expired(now.unix, stream);
+                self.get(stream, consumer, principal, vhost, presettled, bodies)
+            }
+            Question::OpenSession(open) => return self.open_session(now, from, ticket, open),
+            Question::SessionExpiry {
+                connection,
+                expiry_s,
+            } => match self.session_of(connection) {
+                Some(stream) => {
+                    return self.change(now.unix, mark, Change::SessionExpiry { stream, expiry_s });
+                }
+                None => Err(no_session()),
+            },
+            Question::Subscribe {
+                connection,
+                filters,
+            } => match self.session_of(connection) {
+                Some(stream) => {
+                    return self.change(now.unix, mark, Change::Subscribe { stream, filters });
+                }
+                None => Err(no_session()),
+            },
+            Question::Unsubscribe {
+                connection,
+                filters,
+            } => match self.session_of(connection) {
+                Some(stream) => {
+                    return self.change(now.unix, mark, Change::Unsubscribe { stream, filters });
+                }
+                None => Err(no_session()),
+            },
+            Question::DeleteSession { vhost, client_id } => {
+                let found = self.sessions.get(&(vhost, client_id)).copied();
+                match found.and_then(|place| self.streams[place as usize].as_deref()) {
+                    Some(stream)
+                        if stream
+                            .session()
+                            .is_some_and(|session| session.live.is_none()) =>
+                    {
+                        let change = Change::EndSession { stream: stream.id };
+                        return self.change(now.unix, mark, change);
+                    }
+                    Some(_) => Err(Refusal::new(
+                        ErrorKind::InUse,
+                        "the session has a live connection",
+                    )),
+                    None => Ok(ShardReply::Count(0)),
+                }
+            }
+        };
+        self.reply(from, ticket, result);
+    }
+
+    fn session_of(&self, connection: ConnectionId) -> Option<StreamId> {
+        self.live.get(&connection).and_then(|live| live.session)
+    }
+
+    fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+        let receives_all = self.receives_all(&attach.principal, &attach.vhost);
+        let stream = self.stream_mut(attach.stream).ok_or_else(no_stream)?;
+        let others = stream.readers.attached() > 0;
+        if stream.readers.exclusive() || (attach.exclusive && others) {
+            return Err(Refusal::new(
+                ErrorKind::SecondConsumer,
+                "the queue has a consumer and one of the two is exclusive",
+            ));
+        }
+        stream.readers.add(Reader {
+            number: 0,
+            key: attach.consumer,
+            principal: attach.principal,
+            vhost: attach.vhost,
+            presettled: attach.presettled,
+            exclusive: attach.exclusive,
+            no_local: attach.no_local,
+            priority: attach.priority,
+            credit: attach.credit,
+            held: 0,
+            travelling: 0,
+            attached: true,
+            receives_all,
+        });
+        stream.recall_aside();
+        let live = self.live.entry(attach.consumer.connection).or_default();
+        live.readers.push((attach.stream, attach.consumer));
+        if let Some(&place) = self.by_id.get(&attach.stream) {
+            self.list(place);
+        }
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        id: StreamId,
+        key: ConsumerKey,
+        principal: Arc<crate::authority::Principal>,
+        vhost: Arc<str>,
+        presettled: bool,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Result<ShardReply, Refusal> {
+        let receives_all = self.receives_all(&principal, &vhost);
+        let place = *self.by_id.get(&id).ok_or_else(no_stream)?;
+        let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
+        let mut got = None;
+        while let Some(offset) = stream.next() {
+            let Some(entry) = stream.entry(offset).cloned() else {
+                break;
+            };
+            let Some(message) = bodies.fetch(&entry.body) else {
+                break;
+            };
+            if entry.by_topic
+                && !receives_all
+                && !self.may_receive(&principal, &vhost, &message.address)
+            {
+                self.refused_receives += 1;
+                stream.set_aside(offset);
+                continue;
+            }
+            let delivery = |attempt| Delivery {
+                consumer: key.tag,
+                offset: Offset(offset),
+                attempt,
+                quality: entry.quality,
+                retain: entry.retain,
+                identifier: entry.identifier,
+                message: message.clone(),
+            };
+            if presettled {
+                let attempt = stream.attempts(offset) + 1;
+                stream.tally.delivered += 1;
+                stream.tally.settled += 1;
+                self.dismiss(&mut stream, offset);
+                got = Some(delivery(attempt));
+            } else {
+                if stream.readers.find(key).is_none() {
+                    stream.readers.add(holder(key, principal, vhost));
+                    self.live
+                        .entry(key.connection)
+                        .or_default()
+                        .readers
+                        .push((id, key));
+                }
+                let number = stream.readers.find(key).map_or(0, |reader| {
+                    reader.held += 1;
+                    reader.number
+                });
+                got = Some(delivery(stream.hold(offset, number)));
+            }
+            break;
+        }
+        stream.recall_aside();
+        let ready = stream.ready();
+        self.streams[place as usize] = Some(stream);
+        Ok(ShardReply::Got(got, ready))
+    }
+
+    fn open_session(&mut self, now: Now, from: WorkerId, ticket: Ticket, open: OpenSession) {
+        let connection = open.consumer.connection;
+        let name = (open.vhost, open.client_id.clone());
+        let before = self.owners.insert(name.clone(), Owner { connection });
+        if let Some(before) = before.filter(|before| before.connection != connection) {
+            self.outbox.event(
+                before.connection.worker(),
+                ShardEvent::Displaced {
+                    connection: before.connection,
+                },
+            );
+            self.displace(before.connection);
+        }
+        self.live.entry(connection).or_default().owns = Some(name.clone());
+        let exists = self.sessions.contains_key(&name);
+        let keep = open.here || open.expiry_s > 0 || (exists && !open.clean_start);
+        if !keep && !exists {
+            return self.reply(
+                from,
+                ticket,
+                Ok(ShardReply::Session {
+                    present: false,
+                    stream: None,
+                    filters: Vec::new(),
+                }),
+            );
+        }
+        let mark = Mark {
+            lane: self.lane(from),
+            sequence: Sequence(ticket),
+        };
+        if keep {
+            let change = Change::OpenSession {
+                vhost: open.vhost,
+                client_id: open.client_id.clone(),
+                clean_start: open.clean_start,
+                expiry_s: open.expiry_s,
+            };
+            self.asked.insert((from, ticket), open);
+            self.change(now.unix, mark, change);
+        } else if let Some(stream) = self
+            .sessions
+            .get(&name)
+            .and_then(|place| self.streams[*place as usize].as_deref())
+        {
+            let id = stream.id;
+            self.change(now.unix, Mark::default(), Change::EndSession { stream: id });
+            self.reply(
+                from,
+                ticket,
+                Ok(ShardReply::Session {
+                    present: false,
+                    stream: None,
+                    filters: Vec::new(),
+                }),
+            );
+        }
+    }
+
+    /// An old connection of a client loses its session: what it holds goes back, it gets nothing more.
+    fn displace(&mut self, connection: ConnectionId) {
+        self.asked
+            .retain(|_, open| open.consumer.connection != connection);
+        let Some(live) = self.live.remove(&connection) else {
+            return;
+        };
+        for (id, key) in live.readers {
+            self.detach(id, key, true);
+        }
+        if let Some(session) = live
+            .session
+            .and_then(|id| self.stream_mut(id))
+            .and_then(Stream::session_mut)
+        {
+            session.live = None;
+        }
+    }
+}
+
+fn no_stream() -> Refusal {
+    Refusal::new(ErrorKind::NotFound, "the queue is gone")
+}
+
+fn no_session() -> Refusal {
+    Refusal::new(ErrorKind::NotFound, "the connection has no session")
+}
+
+fn holder(
+    key: ConsumerKey,
+    principal: Arc<crate::authority::Principal>,
+    vhost: Arc<str>,
+) -> Reader {
+    Reader {
+        number: 0,
+        key,
+        principal,
+        vhost,
+        presettled: false,
+        exclusive: false,
+        no_local: false,
+        priority: 0,
+        credit: 0,
+        held: 0,
+        travelling: 0,
+        attached: false,
+        receives_all: false,
+    }
+}
+
+fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
+    let session = stream.session();
+    StreamStat {
+        stream: stream.id,
+        vhost: stream.vhost,
+        session: session.map(|session| session.client_id.clone()),
+        live: session.is_some_and(|session| session.live.is_some()),
+        filters: session
+            .map(|session| session.filters.clone())
+            .unwrap_or_default(),
+        ready: stream.ready(),
+        unsettled: stream.held(),
+        consumers: stream.readers.attached() as u32,
+        bytes: stream.bytes(),
+        published: stream.tally.published,
+        delivered: stream.tally.delivered,
+        settled: stream.tally.settled,
+        dropped: stream.tally.dropped,
+    }
+}

@@ -1,0 +1,159 @@
+//! What happens to what was handed out: settled, released, or left behind by a connection that is gone.
+//!
+//! Owns: settlements, detaching, the end of a connection as a shard sees it.
+//! Never: hands out (`deliver.rs`).
+//! Next: `frame.rs`, which writes settlements into the journal.
+
+use super::{Place, Shard};
+use crate::gateway::Outcome;
+use crate::id::{ConnectionId, Now, Offset, StreamId, UnixMs};
+use crate::port::{ConsumerKey, ShardEvent};
+use crate::record::{Change, Mark};
+use crate::stream::Stream;
+
+impl<B: Place> Shard<B> {
+    /// One settled offset: at once where nothing is journalled, else by the next frame.
+    pub(crate) fn dismiss(&mut self, stream: &mut Stream<B>, offset: u64) {
+        let before = stream.bytes();
+        if self.journalled() {
+            stream.leave(offset);
+            let ranges = self.settles.entry(stream.id).or_default();
+            match ranges.last_mut() {
+                Some((_, last)) if last.0 + 1 == offset => *last = Offset(offset),
+                _ => ranges.push((Offset(offset), Offset(offset))),
+            }
+        } else {
+            stream.remove(offset);
+            self.entries = self.entries.saturating_sub(1);
+        }
+        self.bytes -= before - stream.bytes();
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        now: Now,
+        key: ConsumerKey,
+        id: StreamId,
+        first: Offset,
+        last: Offset,
+        outcome: Outcome,
+    ) {
+        let Some(&place) = self.by_id.get(&id) else {
+            return;
+        };
+        let Some(mut stream) = self.streams[place as usize].take() else {
+            return;
+        };
+        if let Some(number) = stream.readers.find(key).map(|reader| reader.number) {
+            let mut count = 0;
+            let top = last.0.min(stream.end().saturating_sub(1));
+            for offset in first.0..=top {
+                if !stream.is_held_by(offset, number) {
+                    continue;
+                }
+                count += 1;
+                match outcome {
+                    Outcome::Released => stream.release(offset),
+                    Outcome::Accepted => {
+                        stream.tally.settled += 1;
+                        self.dismiss(&mut stream, offset);
+                    }
+                    Outcome::Rejected => {
+                        stream.tally.dropped += 1;
+                        self.dismiss(&mut stream, offset);
+                    }
+                }
+            }
+            let spent = stream.readers.find(key).is_some_and(|reader| {
+                reader.held = reader.held.saturating_sub(count);
+                !reader.attached && reader.held == 0
+            });
+            if spent {
+                stream.readers.remove(key);
+                if let Some(live) = self.live.get_mut(&key.connection) {
+                    live.readers.retain(|(_, held)| *held != key);
+                }
+            }
+        }
+        self.settles_since.get_or_insert(now.monotonic);
+        let more = stream.has_next();
+        self.streams[place as usize] = Some(stream);
+        if more {
+            self.list(place);
+        }
+    }
+
+    pub(super) fn gone(&mut self, now: Now, connection: ConnectionId) {
+        self.asked
+            .retain(|_, open| open.consumer.connection != connection);
+        let Some(live) = self.live.remove(&connection) else {
+            return;
+        };
+        for (id, key) in live.readers {
+            self.detach(id, key, true);
+        }
+        if let Some(owned) = live.owns
+            && self
+                .owners
+                .get(&owned)
+                .is_some_and(|owner| owner.connection == connection)
+        {
+            self.owners.remove(&owned);
+        }
+        if let Some(id) = live.session {
+            self.close_session(now.unix, id, Some(connection));
+        }
+    }
+
+    /// A session's connection ended: it expires from now on, or ends at once.
+    /// Not while another connection than this one has it.
+    pub(crate) fn close_session(
+        &mut self,
+        now: UnixMs,
+        id: StreamId,
+        connection: Option<ConnectionId>,
+    ) {
+        let Some(session) = self.stream_mut(id).and_then(Stream::session_mut) else {
+            return;
+        };
+        if session.live.is_some() && session.live != connection {
+            return;
+        }
+        session.live = None;
+        let change = match session.expiry_s {
+            0 => Change::EndSession { stream: id },
+            _ => Change::CloseSession { stream: id },
+        };
+        self.change(now, Mark::default(), change);
+    }
+
+    /// Takes a reader off; with `all` what it holds goes back too.
+    pub(super) fn detach(&mut self, id: StreamId, key: ConsumerKey, all: bool) {
+        let Some(&place) = self.by_id.get(&id) else {
+            return;
+        };
+        let Some(stream) = self.streams[place as usize].as_deref_mut() else {
+            return;
+        };
+        let Some(reader) = stream.readers.find(key) else {
+            return;
+        };
+        let was_attached = std::mem::replace(&mut reader.attached, false);
+        let (number, holds) = (reader.number, reader.held > 0);
+        if all {
+            stream.release_all(number);
+        }
+        if all || !holds {
+            stream.readers.remove(key);
+        }
+        let unused = was_attached && stream.limits.auto_delete && stream.readers.attached() == 0;
+        let more = stream.has_next();
+        if more {
+            self.list(place);
+        }
+        if unused {
+            self.outbox
+                .event(key.connection.worker(), ShardEvent::Unused { stream: id });
+        }
+    }
+}

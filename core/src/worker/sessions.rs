@@ -1,0 +1,119 @@
+//! Commands about sessions and their filters: checks and the first step.
+//!
+//! Owns: where a session is opened, the right to each filter.
+//! Never: what happens when the answer comes (`steps.rs`).
+
+use super::commands::Checked;
+use super::steps::Step;
+use super::{Connected, Worker};
+use crate::authority::{Action, Circumstances, Resource};
+use crate::error::{ErrorKind, Refusal};
+use crate::gateway::{FilterSpec, SessionOpen};
+use crate::id::{ConnectionId, Now, Token};
+use crate::port::{ConsumerKey, OpenSession, Question};
+
+impl Worker {
+    pub(super) fn open_session(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        state: &mut Connected,
+        token: Token,
+        session: SessionOpen,
+    ) -> Checked<()> {
+        let here = Self::here(state)?;
+        let open = OpenSession {
+            consumer: ConsumerKey {
+                connection,
+                tag: session.consumer,
+            },
+            principal: here.principal,
+            vhost: here.vhost,
+            vhost_name: here.name.clone(),
+            client_id: session.client_id,
+            clean_start: session.clean_start,
+            expiry_s: session.expiry_s,
+            credit: session.credit,
+            here: false,
+        };
+        let home = self.fabric.meta().place(&here.name, &open.client_id);
+        let home = home.ok_or_else(|| {
+            Refusal::new(
+                ErrorKind::Unavailable,
+                "the node is not ready yet: no shard is placed",
+            )
+        })?;
+        state.touch(home);
+        let step = Step::Opened {
+            token,
+            open: Box::new(open.clone()),
+        };
+        self.ask_shard(now, home, connection, step, Question::OpenSession(open));
+        Ok(())
+    }
+
+    pub(super) fn subscribe(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        state: &mut Connected,
+        token: Token,
+        filters: Vec<FilterSpec>,
+    ) -> Checked<()> {
+        let here = Self::here(state)?;
+        let mut refused = Vec::with_capacity(filters.len());
+        let mut allowed = Vec::with_capacity(filters.len());
+        for spec in filters {
+            let circumstances = Circumstances {
+                quality: spec.quality as u8,
+                ..Circumstances::default()
+            };
+            let verdict = self.allow_with(
+                &here,
+                Action::Subscribe,
+                Resource::Filter(&spec.filter),
+                circumstances,
+            );
+            refused.push(verdict.err());
+            if refused.last().is_some_and(Option::is_none) {
+                allowed.push(spec);
+            } else {
+                self.counts.denied += 1;
+            }
+        }
+        let Some(session) = &mut state.session else {
+            return Err(no_session());
+        };
+        let added = allowed
+            .iter()
+            .filter(|spec| !session.filters.contains(&spec.filter))
+            .count();
+        if session.filters.len() + added > self.limits.filters_max {
+            return Err(Refusal::new(
+                ErrorKind::QuotaExceeded,
+                "the session has as many filters as it may have",
+            ));
+        }
+        for spec in &allowed {
+            if !session.filters.contains(&spec.filter) {
+                session.filters.push(spec.filter.clone());
+            }
+        }
+        let step = Step::Subscribed { token, refused };
+        self.ask_shard(
+            now,
+            session.shard,
+            connection,
+            step,
+            Question::Subscribe {
+                connection,
+                filters: allowed,
+            },
+        );
+        Ok(())
+    }
+}
+
+pub(super) fn no_session() -> Refusal {
+    Refusal::new(ErrorKind::NotFound, "the connection has no session")
+}
