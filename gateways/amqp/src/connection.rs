@@ -38,6 +38,8 @@ use crate::wire::frame::{FRAME_MAX_LOWEST_BYTES, FrameReader};
 
 /// How long we wait for `connection.close-ok` before we close anyway, in milliseconds.
 const CLOSE_WAIT_MS: u64 = 10_000;
+/// How long we wait for a client to close its socket after `close-ok`, in milliseconds.
+const SOCKET_WAIT_MS: u64 = 3_000;
 /// How long a failed login is left without an answer when the client cannot be told, in milliseconds.
 const SILENCE_MS: u64 = 3_000;
 /// How many bytes of frames may wait on a connection's channels for methods to be answered.
@@ -64,12 +66,24 @@ enum Phase {
     Running,
     /// The client asked to close; its channels finish first.
     ClosedByPeer,
+    /// We sent `close-ok`: the client closes the socket, and may send what it had queued until then.
+    Closed(MonotonicMs),
     /// We sent `connection.close`: everything but `close-ok` is ignored.
     ClosedByUs(MonotonicMs),
     /// The login failed and the client cannot be told: silence, then the end.
     Silent(MonotonicMs),
     /// Over.
     Over,
+}
+
+impl Phase {
+    /// Whether the last word was said: nothing is told to the peer any more.
+    fn is_ending(self) -> bool {
+        matches!(
+            self,
+            Phase::Closed(_) | Phase::ClosedByUs(_) | Phase::Silent(_) | Phase::Over
+        )
+    }
 }
 
 /// What a client said of itself in `start-ok`.
@@ -186,6 +200,9 @@ impl AmqpConnection {
             Phase::ClosedByUs(end) if end <= now => {
                 self.end(cx, ClosedBy::PeerFault, "closed after an error")
             }
+            Phase::Closed(end) if end <= now => {
+                self.end(cx, ClosedBy::Peer, "closed by the client")
+            }
             Phase::Silent(end) if end <= now => self.end(cx, ClosedBy::Refused, "login refused"),
             Phase::Running | Phase::Open | Phase::Entering | Phase::ClosedByPeer
                 if self.heartbeat_s > 0 =>
@@ -256,7 +273,7 @@ impl Connection for AmqpConnection {
 
     fn poll_timeout(&self) -> Option<MonotonicMs> {
         match self.phase {
-            Phase::ClosedByUs(end) | Phase::Silent(end) => Some(end),
+            Phase::Closed(end) | Phase::ClosedByUs(end) | Phase::Silent(end) => Some(end),
             Phase::Running | Phase::Open | Phase::Entering | Phase::ClosedByPeer
                 if self.heartbeat_s > 0 =>
             {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use anabranch_core::gateway::{Close, ClosedBy, Command, Outcome, StopReason};
 use anabranch_core::id::ConsumerTag;
 
-use super::{AmqpConnection, CLOSE_WAIT_MS, Cx, Phase};
+use super::{AmqpConnection, CLOSE_WAIT_MS, Cx, Phase, SOCKET_WAIT_MS};
 use crate::channel::{Ask, State, Then};
 use crate::error::{AmqpError, ReplyCode, Scope};
 use crate::token::ChannelLife;
@@ -19,10 +19,7 @@ use crate::wire::method::{ChannelClose, ChannelCloseOk, ConnectionClose, Connect
 impl AmqpConnection {
     /// Tells an error to the peer, in its scope.
     pub(super) fn fail(&mut self, number: u16, error: AmqpError, cx: &mut Cx<'_>) {
-        if matches!(
-            self.phase,
-            Phase::ClosedByUs(_) | Phase::Silent(_) | Phase::Over
-        ) {
+        if self.phase.is_ending() {
             return;
         }
         if self.phase == Phase::ClosedByPeer {
@@ -170,7 +167,8 @@ impl AmqpConnection {
             .all(|channel| channel.is_idle())
         {
             cx.out.send.method(0, &ConnectionCloseOk {});
-            self.end(cx, ClosedBy::Peer, "closed by the client");
+            // Closing the socket here would cut off a client that still writes what it had queued.
+            self.phase = Phase::Closed(cx.now.monotonic.after(SOCKET_WAIT_MS));
         }
     }
 
@@ -216,10 +214,7 @@ impl AmqpConnection {
             ),
         };
         // Before the protocol header there is nobody to tell.
-        if !matches!(
-            self.phase,
-            Phase::ProtocolHeader | Phase::ClosedByUs(_) | Phase::Silent(_) | Phase::Over
-        ) {
+        if self.phase != Phase::ProtocolHeader && !self.phase.is_ending() {
             self.send_close(&AmqpError::connection(code, text), cx);
         }
         self.end(cx, by, text);

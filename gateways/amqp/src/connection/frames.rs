@@ -41,7 +41,7 @@ impl AmqpConnection {
                 Ok(None) => break,
                 Err(error) => {
                     // What follows cannot be told apart any more, so no close-ok is waited for.
-                    if !matches!(self.phase, Phase::ClosedByUs(_) | Phase::Silent(_)) {
+                    if !self.phase.is_ending() {
                         self.send_close(&error, cx);
                     }
                     self.end(cx, ClosedBy::PeerFault, error.to_string());
@@ -63,7 +63,7 @@ impl AmqpConnection {
 
     pub(super) fn frame(&mut self, frame: &Frame<'_>, cx: &mut Cx<'_>) -> Result<(), AmqpError> {
         match self.phase {
-            Phase::Silent(_) | Phase::ClosedByPeer => Ok(()),
+            Phase::Silent(_) | Phase::ClosedByPeer | Phase::Closed(_) => Ok(()),
             Phase::ClosedByUs(_) => {
                 match (frame.kind, frame.channel, Method::decode(frame.payload())) {
                     (FrameKind::Method, 0, Ok(Method::ConnectionCloseOk(_))) => {
