@@ -19,7 +19,7 @@ const NOW: Now = Now {
 
 /// The bytes of every corpus file; each starts with a CONNECT.
 fn corpus() -> Vec<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/decode");
     let mut paths: Vec<_> = std::fs::read_dir(folder)
         .expect("the corpus is committed")
         .map(|entry| entry.expect("a readable folder").path())

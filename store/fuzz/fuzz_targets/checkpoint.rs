@@ -1,3 +1,4 @@
+//! A checkpoint of any bytes: `cargo +nightly fuzz run checkpoint`. Next: `targets.rs`.
 #![no_main]
 #[allow(dead_code)]
 mod targets;

@@ -1,3 +1,4 @@
+//! A frame of any bytes: `cargo +nightly fuzz run frame`. Next: `targets.rs`.
 #![no_main]
 #[allow(dead_code)]
 mod targets;

@@ -1,3 +1,4 @@
+//! A segment of any bytes, recovered: `cargo +nightly fuzz run recovery`. Next: `targets.rs`.
 #![no_main]
 #[allow(dead_code)]
 mod targets;
