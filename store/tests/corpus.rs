@@ -1,6 +1,6 @@
 //! Runs every file of the fuzz corpus through its target.
 
-#[path = "../fuzz/fuzz_targets/targets.rs"]
+#[path = "../fuzz/targets.rs"]
 mod targets;
 
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! A checkpoint of any bytes: `cargo +nightly fuzz run checkpoint`. Next: `targets.rs`.
 #![no_main]
 #[allow(dead_code)]
+#[path = "../targets.rs"]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::checkpoint(bytes));

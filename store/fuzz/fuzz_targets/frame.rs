@@ -1,6 +1,7 @@
 //! A frame of any bytes: `cargo +nightly fuzz run frame`. Next: `targets.rs`.
 #![no_main]
 #[allow(dead_code)]
+#[path = "../targets.rs"]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::frame(bytes));
