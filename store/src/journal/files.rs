@@ -14,12 +14,14 @@ use std::sync::Arc;
 pub(super) struct Spare {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn DiskFile>,
+    /// Length in bytes.
+    pub(super) len: u64,
 }
 
 /// Makes a file of `len` zeros under an unfinished name.
 pub(super) fn make_spare(disk: &dyn Disk, path: PathBuf, len: u64) -> io::Result<Spare> {
     let file = disk.create_zeroed(&path, len)?;
-    Ok(Spare { path, file })
+    Ok(Spare { path, file, len })
 }
 
 /// Gives a prepared file its header and its name; durable on return.

@@ -19,6 +19,7 @@ mod queue;
 mod reader;
 mod recovery;
 mod segment;
+mod spares;
 mod stats;
 mod tail;
 mod window;

@@ -6,18 +6,18 @@
 //! and where it runs), [`super::frame`].
 
 use super::error::WriteError;
-use super::files::{Spare, drop_tail, install_segment, make_spare};
+use super::files::{drop_tail, install_segment};
 use super::frame::{Frame, HEAD_BYTES, Link, decode_head, encode_head};
 use super::gather::Gather;
 use super::meta::{Meta, MetaFile};
 use super::segment::{FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, grown_capacity, salt_of};
+use super::spares::Spares;
 use super::stats::Health;
 use crate::disk::{Disk, DiskFile};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// Called once the operation is durable, or failed; on the writer's thread.
 pub type Completion = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
@@ -68,12 +68,6 @@ pub(crate) struct Current {
     pub(crate) capacity_bytes: u64,
 }
 
-enum Next {
-    None,
-    Preparing(JoinHandle<io::Result<Spare>>),
-    Ready(Spare),
-}
-
 /// The writer's state. It is moved to its own thread, or into a local task in a simulation.
 pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
@@ -85,11 +79,8 @@ pub(crate) struct Writer {
     /// First log index not written yet.
     pub(crate) end_index: u64,
     pub(crate) segment_bytes: u64,
-    /// Whether the next segment is made by a thread of its own.
-    pub(crate) background: bool,
     pub(crate) health: Arc<Health>,
-    next: Next,
-    spares_made: u64,
+    spares: Spares,
     gather: Gather,
     unsynced: Vec<Arc<dyn DiskFile>>,
     waiting: Vec<Completion>,
@@ -112,6 +103,7 @@ pub(crate) struct WriterStart {
 
 impl Writer {
     pub(crate) fn new(start: WriterStart) -> Self {
+        let spares = Spares::new(start.disk.clone(), start.dir.clone(), start.background);
         Self {
             disk: start.disk,
             dir: start.dir,
@@ -121,10 +113,8 @@ impl Writer {
             current: start.current,
             end_index: start.end_index,
             segment_bytes: start.segment_bytes,
-            background: start.background,
             health: start.health,
-            next: Next::None,
-            spares_made: 0,
+            spares,
             gather: Gather::default(),
             unsynced: Vec::new(),
             waiting: Vec::new(),
@@ -321,87 +311,28 @@ impl Writer {
 
     fn release(&mut self, paths: &[PathBuf]) -> io::Result<()> {
         for path in paths {
-            if matches!(self.next, Next::None) {
-                let file = self.disk.open(path)?;
-                if file.len()? == self.segment_bytes {
-                    let spare = self.spare_path();
-                    self.disk.rename(path, &spare)?;
-                    self.next = Next::Ready(Spare { path: spare, file });
-                    continue;
-                }
-            }
-            self.disk.remove(path)?;
+            self.spares.recycle(path, self.segment_bytes)?;
         }
         self.disk.sync_dir(&self.dir)
     }
 
-    /// Makes a segment file durable under its name, from the spare one when it fits.
+    /// Makes a segment file durable under its name.
     fn next_segment(&mut self, header: &SegmentHeader) -> io::Result<Arc<dyn DiskFile>> {
-        let prepared = match std::mem::replace(&mut self.next, Next::None) {
-            Next::None => None,
-            Next::Ready(spare) => Some(spare),
-            Next::Preparing(thread) => Some(
-                thread
-                    .join()
-                    .map_err(|_| io::Error::other("making a segment panicked"))??,
-            ),
-        };
-        let spare = match prepared {
-            Some(spare) if spare.file.len()? == header.capacity_bytes => spare,
-            kept => {
-                let path = self.spare_path();
-                let made = make_spare(&*self.disk, path, header.capacity_bytes)?;
-                if let Some(kept) = kept {
-                    self.next = Next::Ready(kept);
-                }
-                made
-            }
-        };
+        let spare = self.spares.take(header.capacity_bytes)?;
         install_segment(&*self.disk, &self.dir, &spare.path, &*spare.file, header)?;
         Ok(spare.file)
     }
 
-    fn spare_path(&mut self) -> PathBuf {
-        self.spares_made += 1;
-        self.dir.join(format!("spare-{}.tmp", self.spares_made))
-    }
-
     /// Has the next segment ready before it is needed: the wait for its zeros is not in the way of
-    /// a confirm.
+    /// a confirm. Early, for a fast publisher fills a segment in the time that it takes to make one.
     fn prepare_next(&mut self) {
-        if let Next::Preparing(thread) = &self.next {
-            if !thread.is_finished() {
-                return;
-            }
-            let Next::Preparing(thread) = std::mem::replace(&mut self.next, Next::None) else {
-                return;
-            };
-            match thread.join() {
-                Ok(Ok(spare)) => self.next = Next::Ready(spare),
-                Ok(Err(error)) => self.note_no_space(&error),
-                Err(_) => self.note_no_space(&io::Error::other("making a segment panicked")),
-            }
-            return;
-        }
-        // Early: a fast publisher fills a segment in the time that it takes to make one.
         let begun = self.current.offset > self.current.capacity_bytes / 8;
-        if !begun || matches!(self.next, Next::Ready(_)) || self.health.no_space() {
+        if !begun || self.health.no_space() {
             return;
         }
-        let path = self.spare_path();
         let len = grown_capacity(self.current.capacity_bytes, self.segment_bytes);
-        if self.background {
-            let disk = self.disk.clone();
-            let named = std::thread::Builder::new().name("segment-maker".to_owned());
-            match named.spawn(move || make_spare(&*disk, path, len)) {
-                Ok(thread) => self.next = Next::Preparing(thread),
-                Err(error) => self.note_no_space(&error),
-            }
-        } else {
-            match make_spare(&*self.disk, path, len) {
-                Ok(spare) => self.next = Next::Ready(spare),
-                Err(error) => self.note_no_space(&error),
-            }
+        if let Err(error) = self.spares.prepare(len) {
+            self.note_no_space(&error);
         }
     }
 
