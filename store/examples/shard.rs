@@ -97,7 +97,14 @@ fn ask(shard: &DataShard, receive: &Receiver<Vec<ShardEvent>>, question: Questio
     ));
 }
 
-fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) {
+struct Figures {
+    sent: u64,
+    frames: u64,
+    syncs: u64,
+}
+
+/// One worker and one shard.
+fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) -> Figures {
     let (shard, receive) = open(dir);
     let limits = StreamLimits::default();
     ask(
@@ -124,7 +131,7 @@ fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) {
         ask(&shard, &receive, Question::Attach(attach));
     }
     let body = Bytes::from(vec![7; body_bytes]);
-    let (start, cpu) = (Instant::now(), cpu_us());
+    let start = Instant::now();
     let (mut sent, mut confirmed, mut delivered) = (0, 0, 0u64);
     let mut requests = Vec::new();
     while start.elapsed() < run || confirmed < sent || (consume && delivered < sent) {
@@ -181,16 +188,44 @@ fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) {
             shard.send(WORKER, std::mem::take(&mut requests));
         }
     }
-    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
     let stats = shard.stats().journal;
-    println!(
-        "{body_bytes:>5} B  consume {consume:<5}  {:>9.0} msg/s  {:>5.2} CPU us/msg  {:>6.1} msg/frame  {:>6.0} syncs/s",
-        sent as f64 / seconds,
-        cpu as f64 / sent as f64,
-        sent as f64 / stats.frames as f64,
-        stats.syncs as f64 / seconds,
-    );
     shard.shutdown();
+    Figures {
+        sent,
+        frames: stats.frames,
+        syncs: stats.syncs,
+    }
+}
+
+/// `shards` of them at a time, on one disk.
+fn case(root: &Path, shards: usize, body_bytes: usize, consume: bool, time: Duration) {
+    let (start, cpu) = (Instant::now(), cpu_us());
+    let all: Vec<Figures> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..shards)
+            .map(|nth| {
+                let dir = root.join(format!("anabranch-shard-{}-{nth}", std::process::id()));
+                scope.spawn(move || {
+                    let figures = run(&dir, body_bytes, consume, time);
+                    let _ = std::fs::remove_dir_all(&dir);
+                    figures
+                })
+            })
+            .collect();
+        started
+            .into_iter()
+            .filter_map(|one| one.join().ok())
+            .collect()
+    });
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
+    let total = |of: fn(&Figures) -> u64| all.iter().map(of).sum::<u64>() as f64;
+    let sent = total(|figures| figures.sent);
+    println!(
+        "{shards} shards  {body_bytes:>5} B  consume {consume:<5}  {:>9.0} msg/s  {:>5.2} CPU us/msg  {:>6.1} msg/frame  {:>6.0} syncs/s",
+        sent / seconds,
+        cpu as f64 / sent,
+        sent / total(|figures| figures.frames),
+        total(|figures| figures.syncs) / seconds,
+    );
 }
 
 fn main() {
@@ -203,12 +238,9 @@ fn main() {
         .and_then(|seconds| seconds.parse().ok())
         .unwrap_or(2.0);
     let time = Duration::from_secs_f64(seconds);
-    for (nth, (body_bytes, consume)) in [(128, false), (128, true), (1024, false), (1024, true)]
-        .into_iter()
-        .enumerate()
-    {
-        let dir = root.join(format!("anabranch-shard-{}-{nth}", std::process::id()));
-        run(&dir, body_bytes, consume, time);
-        let _ = std::fs::remove_dir_all(&dir);
+    for (body_bytes, consume) in [(128, false), (128, true), (1024, false), (1024, true)] {
+        for shards in [1, 2, 4] {
+            case(&root, shards, body_bytes, consume, time);
+        }
     }
 }
