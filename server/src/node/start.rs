@@ -62,14 +62,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
-    /// A shard does not open.
-    #[error("cannot open the data in {path}: {source}", path = path.display())]
-    Shard {
-        /// Its folder.
-        path: PathBuf,
-        /// Why.
-        source: ShardStartError,
-    },
+    /// A shard does not open; its own words name the folder.
+    #[error("cannot open the data: {0}")]
+    Shard(#[from] ShardStartError),
     /// The metadata shard refuses what a start needs.
     #[error("the metadata cannot be prepared: {0}")]
     Metadata(Refusal),
@@ -316,9 +311,8 @@ async fn open_meta(
     data: &Path,
     fabric: &Arc<Fabric>,
 ) -> Result<MetaShard, StartError> {
-    let dir = data.join("meta");
     let setup = MetaShardSetup {
-        dir: dir.clone(),
+        dir: data.join("meta"),
         disk: Arc::new(RealDisk),
         clock: Arc::new(SystemClock),
         options: GroupOptions {
@@ -329,9 +323,7 @@ async fn open_meta(
         fabric: fabric.clone(),
     };
     let opened = off_the_runtime(move || MetaShard::start(setup)).await;
-    opened
-        .unwrap_or(Err(ShardStartError::Ended))
-        .map_err(|source| StartError::Shard { path: dir, source })
+    Ok(opened.unwrap_or(Err(ShardStartError::Ended))?)
 }
 
 /// Largest segment of the metadata journal.
@@ -344,9 +336,8 @@ async fn open_shard(
     workers: Vec<(WorkerId, Arc<dyn WorkerPort>)>,
 ) -> Result<DataShard, StartError> {
     let name = format!("shard-{}", shard.id);
-    let dir = data.join(&name);
     let setup = DataShardSetup {
-        dir: dir.clone(),
+        dir: data.join(&name),
         disk: Arc::new(RealDisk),
         clock: Arc::new(SystemClock),
         options: options(settings, &name),
@@ -356,9 +347,7 @@ async fn open_shard(
         checkpoint_bytes: settings.store.checkpoint_bytes,
     };
     let opened = off_the_runtime(move || DataShard::start(setup)).await;
-    opened
-        .unwrap_or(Err(ShardStartError::Ended))
-        .map_err(|source| StartError::Shard { path: dir, source })
+    Ok(opened.unwrap_or(Err(ShardStartError::Ended))?)
 }
 
 async fn bind_http(address: SocketAddr) -> Result<TcpListener, StartError> {
