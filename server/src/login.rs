@@ -8,7 +8,8 @@
 //! Never: what a user may do.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anabranch_auth::password::{self, Cost, LoginCache, PasswordError, SALT_BYTES};
@@ -17,58 +18,102 @@ use anabranch_core::meta::User;
 use anabranch_core::router::Fabric;
 use anabranch_core::worker::{LoginRequest, Verified};
 use anabranch_driver::{Host, LoginDone};
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, oneshot};
 
 use crate::config::AuthSettings;
 
+/// Work for a thread that hashes.
+type Job = Box<dyn FnOnce(&Checker) + Send>;
+
 /// Checks logins.
 pub struct Logins {
-    fabric: Arc<Fabric>,
-    cache: Mutex<LoginCache>,
-    /// Verifications that may run at once.
-    running: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    checker: Arc<Checker>,
+    /// Closed with the service, which ends the threads.
+    jobs: Sender<Job>,
+    waiting: Arc<AtomicUsize>,
     waiting_max: usize,
-    remember: bool,
-    /// What an unknown user's password is compared with; made when it is needed first.
-    nobody: Arc<OnceLock<String>>,
-    runtime: Handle,
     anonymous: bool,
-    failed: AtomicU64,
     lost: Mutex<Option<String>>,
     lost_bell: Notify,
 }
 
+/// What the hashing threads share with the service.
+struct Checker {
+    fabric: Arc<Fabric>,
+    cache: Mutex<LoginCache>,
+    remember: bool,
+    /// What an unknown user's password is compared with; made when it is needed first.
+    nobody: OnceLock<String>,
+    failed: AtomicU64,
+}
+
 impl Logins {
     /// A service without any memory yet. `anonymous` lets in who brings no credentials.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
     pub fn new(
         fabric: Arc<Fabric>,
         settings: &AuthSettings,
         anonymous: bool,
-        runtime: Handle,
-    ) -> Arc<Logins> {
+    ) -> std::io::Result<Arc<Logins>> {
         let keep_ms = settings.remember_s.saturating_mul(1000);
         let cache = LoginCache::new(rand::random(), settings.remember_users_max, keep_ms);
-        Arc::new(Logins {
+        let checker = Arc::new(Checker {
             fabric,
             cache: Mutex::new(cache),
-            running: Arc::new(Semaphore::new(settings.verify_max)),
-            waiting: AtomicUsize::new(0),
-            waiting_max: settings.waiting_max,
             remember: settings.remember_s > 0,
-            nobody: Arc::default(),
-            runtime,
-            anonymous,
+            nobody: OnceLock::new(),
             failed: AtomicU64::new(0),
+        });
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        // Threads of its own, not a pool that grows: each keeps the memory of its last hash.
+        for number in 0..settings.verify_max {
+            let (checker, queue) = (checker.clone(), queue.clone());
+            let thread = std::thread::Builder::new().name(format!("login-{number}"));
+            thread.spawn(move || work(&checker, &queue))?;
+        }
+        Ok(Arc::new(Logins {
+            checker,
+            jobs,
+            waiting: Arc::default(),
+            waiting_max: settings.waiting_max,
+            anonymous,
             lost: Mutex::new(None),
             lost_bell: Notify::new(),
-        })
+        }))
     }
 
     /// Logins that failed since the start.
     pub fn failed_count(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
+        self.checker.failed.load(Ordering::Relaxed)
+    }
+
+    /// Finds out whether this is the user's password and calls `done` with the user, here when it was
+    /// proved lately, else on a hashing thread.
+    fn check_then(
+        &self,
+        name: Arc<str>,
+        secret: Vec<u8>,
+        done: impl FnOnce(Result<User, Refusal>) + Send + 'static,
+    ) {
+        if let Some(user) = self.checker.remembered(&name, &secret) {
+            return done(Ok(user));
+        }
+        let waiting = self.waiting.clone();
+        if waiting.fetch_add(1, Ordering::Relaxed) >= self.waiting_max {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            let why = "too many logins wait to be checked";
+            return done(Err(Refusal::new(ErrorKind::Busy, why)));
+        }
+        let job: Job = Box::new(move |checker| {
+            let result = checker.check(&name, &secret);
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            done(result);
+        });
+        // The threads live as long as the service.
+        self.jobs.send(job).ok();
     }
 
     /// The user with this name, when the password is right.
@@ -76,72 +121,11 @@ impl Logins {
     /// # Errors
     /// `BadCredentials`; `Busy` when too many wait.
     pub async fn check(&self, name: &str, secret: &[u8]) -> Result<User, Refusal> {
-        if let Some(user) = self.remembered(name, secret) {
-            return Ok(user);
-        }
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.waiting_max {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::new(
-                ErrorKind::Busy,
-                "too many logins wait to be checked",
-            ));
-        }
-        let result = self.verify(name, secret).await;
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if result.is_err() {
-            self.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        result
-    }
-
-    async fn verify(&self, name: &str, secret: &[u8]) -> Result<User, Refusal> {
-        // Closed only with the process.
-        let permit = self.running.clone().acquire_owned().await;
-        let user = self.user(name);
-        let stored = user.as_ref().and_then(|user| user.password.clone());
-        let known = stored.as_ref().map(|hash| hash.0.to_string());
-        let nobody = self.nobody.clone();
-        let secret_copy = secret.to_vec();
-        let compared = self.runtime.spawn_blocking(move || {
-            let _permit = permit;
-            let phc = known.unwrap_or_else(|| nobody.get_or_init(nobodys_hash).clone());
-            (password::verify(&secret_copy, &phc), phc)
-        });
-        let wrong = || Refusal::new(ErrorKind::BadCredentials, "unknown user or wrong password");
-        let (verdict, phc) = compared.await.map_err(|_| wrong())?;
-        match (verdict, user) {
-            (Ok(true), Some(user)) if stored.is_some() => {
-                if self.remember {
-                    let key = cache_key(name, &phc);
-                    self.cache().remember(&key, secret, now_ms());
-                }
-                Ok(user)
-            }
-            (Err(error), Some(user)) => {
-                tracing::warn!(user = &*user.name, %error, "a stored password cannot be used");
-                Err(wrong())
-            }
-            _ => Err(wrong()),
-        }
-    }
-
-    /// The user, when this login was verified lately and the password has not changed since.
-    fn remembered(&self, name: &str, secret: &[u8]) -> Option<User> {
-        let user = self.user(name)?;
-        let stored = user.password.as_ref()?;
-        let known = self
-            .cache()
-            .knows(&cache_key(name, &stored.0), secret, now_ms());
-        known.then_some(user)
-    }
-
-    fn user(&self, name: &str) -> Option<User> {
-        self.fabric.meta().user(name).cloned()
-    }
-
-    fn cache(&self) -> std::sync::MutexGuard<'_, LoginCache> {
-        // A cache that a panic left half changed can only forget.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        let (tell, told) = oneshot::channel();
+        let done = move |result| drop(tell.send(result));
+        self.check_then(Arc::from(name), secret.to_vec(), done);
+        let ended = |_| Refusal::new(ErrorKind::ShuttingDown, "the node is stopping");
+        told.await.map_err(ended)?
     }
 
     /// Hashes a new password, in turn with the logins.
@@ -149,14 +133,11 @@ impl Logins {
     /// # Errors
     /// One sentence: the password is too long, or the node stops.
     pub async fn hash(&self, secret: String) -> Result<String, String> {
-        let permit = self.running.clone().acquire_owned().await;
-        let hashed = self.runtime.spawn_blocking(move || {
-            let _permit = permit;
-            hash(secret.as_bytes())
-        });
-        match hashed.await {
-            Ok(Ok(phc)) => Ok(phc),
-            Ok(Err(error)) => Err(error.to_string()),
+        let (tell, told) = oneshot::channel();
+        let job: Job = Box::new(move |_| drop(tell.send(hash(secret.as_bytes()))));
+        self.jobs.send(job).ok();
+        match told.await {
+            Ok(hashed) => hashed.map_err(|error| error.to_string()),
             Err(_) => Err("the node is stopping".to_owned()),
         }
     }
@@ -175,6 +156,74 @@ impl Logins {
             }
             bell.await;
         }
+    }
+}
+
+/// A hashing thread: until the service is gone.
+fn work(checker: &Checker, queue: &Mutex<Receiver<Job>>) {
+    loop {
+        // Held while it waits: the others wait for the lock instead, which is all the same.
+        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match next {
+            Ok(job) => job(checker),
+            Err(_) => return,
+        }
+    }
+}
+
+impl Checker {
+    fn check(&self, name: &str, secret: &[u8]) -> Result<User, Refusal> {
+        // Thousands of clients that come back as one user wait together: the first one's proof is
+        // everyone's.
+        if let Some(user) = self.remembered(name, secret) {
+            return Ok(user);
+        }
+        let user = self.user(name);
+        let stored = user.as_ref().and_then(|user| user.password.clone());
+        let phc = match &stored {
+            Some(hash) => &*hash.0,
+            None => self.nobody.get_or_init(nobodys_hash).as_str(),
+        };
+        let right = match password::verify(secret, phc) {
+            Ok(right) => right && stored.is_some(),
+            Err(error) => {
+                tracing::warn!(user = name, %error, "a stored password cannot be used");
+                false
+            }
+        };
+        match user {
+            Some(user) if right => {
+                if self.remember {
+                    self.cache()
+                        .remember(&cache_key(name, phc), secret, now_ms());
+                }
+                Ok(user)
+            }
+            _ => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                let why = "unknown user or wrong password";
+                Err(Refusal::new(ErrorKind::BadCredentials, why))
+            }
+        }
+    }
+
+    /// The user, when this login was verified lately and the password has not changed since.
+    fn remembered(&self, name: &str, secret: &[u8]) -> Option<User> {
+        let user = self.user(name)?;
+        let stored = user.password.as_ref()?;
+        let known = self
+            .cache()
+            .knows(&cache_key(name, &stored.0), secret, now_ms());
+        known.then_some(user)
+    }
+
+    fn user(&self, name: &str) -> Option<User> {
+        self.fabric.meta().user(name).cloned()
+    }
+
+    fn cache(&self) -> MutexGuard<'_, LoginCache> {
+        // A cache that a panic left half changed can only forget.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -209,7 +258,7 @@ pub struct Doorman(pub Arc<Logins>);
 
 impl Host for Doorman {
     fn verify(&self, login: LoginRequest, done: LoginDone) {
-        let logins = self.0.clone();
+        let logins = &self.0;
         let Some(name) = login.user else {
             return done(if logins.anonymous && login.secret.is_none() {
                 Ok(Verified {
@@ -218,21 +267,15 @@ impl Host for Doorman {
                     roles: Vec::new(),
                 })
             } else {
-                logins.failed.fetch_add(1, Ordering::Relaxed);
+                logins.checker.failed.fetch_add(1, Ordering::Relaxed);
                 Err(Refusal::new(
                     ErrorKind::AccessRefused,
                     "there is no anonymous access",
                 ))
             });
         };
-        let secret = login.secret.unwrap_or_default();
-        if let Some(user) = logins.remembered(&name, &secret) {
-            return done(Ok(verified(user)));
-        }
-        let runtime = logins.runtime.clone();
-        runtime.spawn(async move {
-            done(logins.check(&name, &secret).await.map(verified));
-        });
+        let secret = login.secret.unwrap_or_default().to_vec();
+        logins.check_then(name, secret, move |result| done(result.map(verified)));
     }
 
     fn failed(&self, what: String) {
@@ -279,7 +322,7 @@ mod tests {
 
     fn logins(fabric: &Arc<Fabric>, anonymous: bool) -> Arc<Logins> {
         let settings = AuthSettings::default();
-        Logins::new(fabric.clone(), &settings, anonymous, Handle::current())
+        Logins::new(fabric.clone(), &settings, anonymous).unwrap()
     }
 
     #[tokio::test]
@@ -287,11 +330,11 @@ mod tests {
         let fabric = Arc::new(Fabric::default());
         put(&fabric, "anna", &cheap("old"));
         let logins = logins(&fabric, false);
-        assert!(logins.remembered("anna", b"old").is_none());
+        assert!(logins.checker.remembered("anna", b"old").is_none());
         assert_eq!(&*logins.check("anna", b"old").await.unwrap().name, "anna");
-        assert!(logins.remembered("anna", b"old").is_some());
+        assert!(logins.checker.remembered("anna", b"old").is_some());
         put(&fabric, "anna", &cheap("new"));
-        assert!(logins.remembered("anna", b"old").is_none());
+        assert!(logins.checker.remembered("anna", b"old").is_none());
         assert!(logins.check("anna", b"old").await.is_err());
         assert!(logins.check("anna", b"new").await.is_ok());
         assert_eq!(logins.failed_count(), 1);

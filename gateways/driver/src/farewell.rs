@@ -1,7 +1,8 @@
 //! The log of ended connections: once each, with who ended it and why.
 //!
 //! A storm of equal ends (a thousand clients with a wrong password) must not become a storm of log
-//! lines: each kind of end has a number of lines per second, the rest is counted and told later.
+//! lines: each kind of end has a number of lines per second, the rest is counted and told (`unsaid`) with
+//! the next line of its kind.
 //!
 //! Owns: the rate limit and the wording.
 //! Never: decides to end a connection.
@@ -64,9 +65,6 @@ impl Farewell {
         let Some(unsaid) = self.kinds[kind].admit(now) else {
             return;
         };
-        if unsaid > 0 {
-            tracing::info!(by, count = unsaid, "more connections ended likewise");
-        }
         let Ended {
             id,
             gateway,
@@ -77,10 +75,10 @@ impl Farewell {
         let (user, client, why) = (&view.user, &view.client, &close.why);
         match close.by {
             ClosedBy::Peer => {
-                tracing::debug!(%id, gateway, %peer, user, client, by, %why, "connection ended");
+                tracing::debug!(%id, gateway, %peer, user, client, by, %why, unsaid, "connection ended");
             }
             ClosedBy::PeerFault | ClosedBy::Refused | ClosedBy::Us => {
-                tracing::info!(%id, gateway, %peer, user, client, by, %why, "connection ended");
+                tracing::info!(%id, gateway, %peer, user, client, by, %why, unsaid, "connection ended");
             }
         }
     }

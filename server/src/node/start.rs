@@ -131,8 +131,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     founding.guest(settings.node.dev).await?;
     let password_file = founding.password_file();
     let keeper = RuleKeeper::new(fabric.clone(), settings.node.dev);
-    let runtime = tokio::runtime::Handle::current();
-    let logins = Logins::new(fabric.clone(), &settings.auth, settings.node.dev, runtime);
+    let logins = Logins::new(fabric.clone(), &settings.auth, settings.node.dev)?;
 
     let crew = Crew::new(worker_count(settings))?;
     let mut ports = crew.worker_ports();
