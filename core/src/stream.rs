@@ -228,6 +228,11 @@ impl<B: Clone> Stream<B> {
         !self.returned.is_empty() || self.cursor() < self.end()
     }
 
+    /// Where the oldest entry's message is that a checkpoint made now would keep.
+    pub fn oldest(&self) -> Option<&B> {
+        self.entries.front().map(|entry| &entry.body)
+    }
+
     /// The entry at an offset that has not been trimmed.
     pub fn entry(&self, offset: u64) -> Option<&Entry<B>> {
         self.entries.get(offset.checked_sub(self.base)? as usize)

@@ -9,6 +9,7 @@ use anabranch_core::meta::{ExchangeSpec, MetaCommand, MetaReply};
 use anabranch_core::port::{MetaPort, Question, ShardReply, StreamLimits};
 use anabranch_core::router::Fabric;
 use anabranch_store::clock::{RuntimeClock, SystemClock};
+use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::group::GroupOptions;
@@ -16,7 +17,7 @@ use anabranch_store::journal::WriterMode;
 use anabranch_store::shard::{DataShard, DataShardSetup, MetaShard, MetaShardSetup};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
@@ -117,6 +118,8 @@ async fn a_nearly_full_disk_refuses_publishes_and_still_drains() {
         ..Faults::default()
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(worker.blocked().await, "publishers are told to wait");
+    // What was on its way when the disk filled is refused; nothing else is lost.
     let refused = worker.publish(b"refused".to_vec());
     assert_eq!(
         worker.published(refused).await,
@@ -127,6 +130,7 @@ async fn a_nearly_full_disk_refuses_publishes_and_still_drains() {
     worker.accept(consumer, got[0].offset.0, got[0].offset.0);
     disk.set_faults(Faults::default());
     tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!worker.blocked().await, "and to go on");
     let taken = worker.publish(b"taken".to_vec());
     assert_eq!(worker.published(taken).await, PublishOutcome::Routed);
     worker.shard.shutdown_local().await;
@@ -270,4 +274,35 @@ async fn metadata_is_answered_in_order_and_survives_a_power_loss() {
         .unwrap();
     assert_eq!(fabric.meta().encode(), before, "from the checkpoint");
     meta.shutdown_local().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_gives_back_what_two_checkpoints_do_not_refer_to() {
+    let disk = SimDisk::new(17);
+    let mut worker = Worker::start_with(&disk, 1, |setup| {
+        setup.options.segment_bytes = 64 * 1024;
+        setup.checkpoint_bytes = 128 * 1024;
+    })
+    .await;
+    worker.create().await;
+    let consumer = worker.attach(1).await;
+    for _ in 0..400 {
+        let sequence = worker.publish(vec![7; 4096]);
+        assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+        let got = worker.deliveries(1).await;
+        worker.accept(consumer, got[0].offset.0, got[0].offset.0);
+    }
+    let stats = worker.shard.stats();
+    assert!(stats.journal.bytes > 1_600_000);
+    disk.set_faults(Faults {
+        capacity_bytes: Some(10_000_000),
+        ..Faults::default()
+    });
+    let kept = 10_000_000 - disk.free_bytes(Path::new("/")).unwrap();
+    assert!(
+        kept < 1_000_000,
+        "{kept} bytes are kept of {}",
+        stats.journal.bytes
+    );
+    worker.shard.shutdown_local().await;
 }

@@ -93,6 +93,12 @@ impl Shard<Position> {
         }
     }
 
+    /// The lowest place in the journal that the state refers to: below it nothing is needed.
+    pub fn oldest_position(&self) -> Option<Position> {
+        let streams = self.streams.iter().flatten();
+        streams.filter_map(|stream| stream.oldest()).min().copied()
+    }
+
     /// The whole replicated state, for a checkpoint.
     pub fn checkpoint(&self) -> Vec<u8> {
         let mut lanes: Vec<_> = self

@@ -24,6 +24,8 @@ pub(super) struct Cell {
     pub(super) ledger: Ledger,
     pub(super) workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
     pub(super) clocks: Clocks,
+    /// Below it the state of the checkpoint taken last refers to nothing.
+    pub(super) floor: Position,
 }
 
 impl Cell {
@@ -80,7 +82,10 @@ impl StateMachine for Machine {
     }
 
     fn checkpoint(&self) -> Vec<u8> {
-        lock(&self.cell).shard.checkpoint()
+        let mut cell = lock(&self.cell);
+        let oldest = cell.shard.oldest_position();
+        cell.floor = oldest.unwrap_or(Position(u64::MAX));
+        cell.shard.checkpoint()
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {

@@ -13,10 +13,10 @@ use super::thread::{self, ShardStartError};
 use super::{Clocks, FRAME_BYTES, SMALL_FRAMES_UNDER_WAY};
 use crate::clock::Clock;
 use crate::disk::Disk;
-use crate::group::{Group, GroupOptions, GroupStats};
+use crate::group::{CheckpointError, Group, GroupOptions, GroupStats};
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::PublishOutcome;
-use anabranch_core::id::{MonotonicMs, Now, ShardId, WorkerId};
+use anabranch_core::id::{LogIndex, MonotonicMs, Now, Position, ShardId, WorkerId};
 use anabranch_core::port::{ShardEvent, ShardPort, ShardRequest, WorkerPort};
 use anabranch_core::shard::{Shard, ShardSetup};
 use bytes::Bytes;
@@ -206,6 +206,7 @@ struct Actor {
     clocks: Clocks,
     progress: Arc<Progress>,
     checkpointing: Arc<AtomicBool>,
+    covered: Arc<Covered>,
     full: Arc<AtomicBool>,
     disk: Arc<dyn Disk>,
     dir: PathBuf,
@@ -228,6 +229,7 @@ impl Actor {
             ledger: Ledger::default(),
             workers: workers.clone(),
             clocks: clocks.clone(),
+            floor: Position(0),
         }));
         let machine = Machine {
             cell: cell.clone(),
@@ -262,6 +264,7 @@ impl Actor {
             clocks,
             progress: Arc::default(),
             checkpointing: Arc::default(),
+            covered: Arc::default(),
             full,
             disk: setup.disk,
             dir: setup.dir,
@@ -327,7 +330,6 @@ impl Actor {
         let now = self.clocks.now();
         self.check_space(now);
         let failed = self.has_failed();
-        let full = self.full.load(Ordering::Relaxed);
         let mut frames = Vec::new();
         let mut cell = lock(&self.cell);
         let Cell {
@@ -352,9 +354,6 @@ impl Actor {
             if failed {
                 shard.fail(&mut requests, from);
                 continue;
-            }
-            if full {
-                refuse_publishes(&mut requests, shard.id(), workers.get(&from));
             }
             ledger.asked(from, &requests);
             shard.handle(now, from, &mut requests, bodies);
@@ -418,6 +417,8 @@ impl Actor {
         }
         let full = free < self.low_water_bytes || journal.no_space();
         if full != self.full.swap(full, Ordering::Relaxed) {
+            // Publishes are parked by the workers then; everything that frees room goes on.
+            lock(&self.cell).shard.set_room(!full);
             tracing::warn!(dir = %self.dir.display(), free_bytes = free, full, "room on the disk");
         }
     }
@@ -429,8 +430,9 @@ impl Actor {
         }
         self.checkpoint_at = bytes + self.checkpoint_bytes;
         let (group, running) = (self.group.clone(), self.checkpointing.clone());
+        let (cell, covered) = (self.cell.clone(), self.covered.clone());
         tokio::spawn(async move {
-            if let Err(error) = group.checkpoint_now().await {
+            if let Err(error) = checkpoint_and_release(&group, &cell, &covered).await {
                 tracing::warn!(%error, "no checkpoint was written; the next one is tried later");
             }
             running.store(false, Ordering::Release);
@@ -438,28 +440,27 @@ impl Actor {
     }
 }
 
-/// While the disk is nearly full nothing is taken in, but everything that frees room is.
-fn refuse_publishes(
-    requests: &mut Vec<ShardRequest>,
-    shard: ShardId,
-    port: Option<&Arc<dyn WorkerPort>>,
-) {
-    let outcome = PublishOutcome::Refused(ErrorKind::Busy);
-    let mut events = Vec::new();
-    requests.retain(|request| match request {
-        ShardRequest::Publish { sequence, .. } => {
-            if sequence.0 != 0 {
-                events.push(ShardEvent::Published {
-                    first: *sequence,
-                    last: *sequence,
-                    outcome,
-                });
-            }
-            false
-        }
-        _ => true,
-    });
-    if let (Some(port), false) = (port, events.is_empty()) {
-        port.send(shard, events);
+/// The checkpoint before the newest: below its floor nothing is needed, whichever of the two is used.
+type Covered = Mutex<Option<(Position, LogIndex)>>;
+
+/// Writes a checkpoint, and gives up what the one before it did not refer to any more.
+async fn checkpoint_and_release(
+    group: &Group<Machine>,
+    cell: &SharedCell,
+    covered: &Covered,
+) -> Result<(), CheckpointError> {
+    let Some(index) = group.checkpoint_now().await? else {
+        return Ok(());
+    };
+    let floor = lock(cell).floor;
+    let before = covered
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .replace((floor, index));
+    if let Some((position, through)) = before
+        && let Err(error) = group.release_below(position, through).await
+    {
+        tracing::warn!(%error, "no room was given back; it is tried with the next checkpoint");
     }
+    Ok(())
 }

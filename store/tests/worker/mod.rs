@@ -155,6 +155,14 @@ impl Worker {
         }
     }
 
+    /// Waits to be told whether the shard is blocked.
+    pub async fn blocked(&mut self) -> bool {
+        match self.event().await {
+            ShardEvent::Blocked(blocked) => blocked,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
     pub async fn create(&mut self) {
         let limits = StreamLimits::default();
         let question = Question::CreateStream {
