@@ -290,7 +290,7 @@ fn exchanges_route_by_their_kind() {
     for queue in ["one", "two"] {
         agent.must("queue_declare", json!({ "queue": queue }));
     }
-    let mut bind = |agent: &mut Agent, kind: &str, queue: &str, key: &str, arguments: Value| {
+    let bind = |agent: &mut Agent, kind: &str, queue: &str, key: &str, arguments: Value| {
         let exchange = format!("x-{kind}");
         agent.must(
             "exchange_declare",
