@@ -3,7 +3,7 @@
 
 use anabranch_tests::node::Addresses;
 use anabranch_tests::wire::{Wire, hex};
-use anabranch_tests::{Agent, Node};
+use anabranch_tests::{Agent, Api, Node};
 use serde_json::json;
 
 /// CONNECT of MQTT 3.1.1, client `x`, clean session, keep alive 60 s.
@@ -560,13 +560,52 @@ fn a_slow_reader_holds_nobody_up() {
             break;
         }
     }
-    let memory = std::fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
-    let peak_kib: u64 = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
-        .expect("VmHWM");
-    println!("peak memory {peak_kib} KiB for {} KiB sent", count * 512);
     drop(slow);
+    still_serves(&mut node);
+}
+
+/// What a subscriber does not read costs no more than its limits: the rest is dropped and counted.
+#[test]
+fn a_reader_that_does_not_read_costs_bounded_memory() {
+    const SENT_MIB: u64 = 1_024;
+    const PEAK_MIB_MAX: u64 = 400;
+    let mut node = Node::dev();
+    let mut silent = mqtt(node.addresses(), CONNECT_5);
+    silent.send(&hex("82 0a 0001 00 0004 666c6f64 00"));
+    silent.receive(6).unwrap();
+    let mut publisher = Wire::connect(node.addresses().mqtt);
+    publisher.send(&hex("10 0e 0004 4d515454 05 02 003c 00 0001 79"));
+    let header = publisher.receive(2).unwrap();
+    publisher.receive(usize::from(header[1])).unwrap();
+    let mut packet = hex("30 87 80 20 0004 666c6f64 00");
+    packet.resize(packet.len() + (512 << 10), b'x');
+    for _ in 0..SENT_MIB * 2 {
+        assert!(
+            publisher.send(&packet),
+            "a publisher of quality 0 is not cut off"
+        );
+    }
+    // PINGRESP comes when all before it was taken in.
+    publisher.send(&hex("c000"));
+    assert_eq!(publisher.receive(2).unwrap(), hex("d000"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).unwrap();
+    let mut peak = status
+        .lines()
+        .filter_map(|line| line.strip_prefix("VmHWM:"));
+    let peak_kib = peak
+        .next()
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok());
+    let peak_mib: u64 = peak_kib.map(|kib: u64| kib / 1_024).expect("VmHWM");
+    assert!(
+        peak_mib < PEAK_MIB_MAX,
+        "{peak_mib} MiB for {SENT_MIB} MiB that nobody read"
+    );
+    let api = Api::login(node.addresses().http, "guest", "guest");
+    let dropped = api.get("/overview").expect(200)["totals"]["dropped"].as_u64();
+    assert!(
+        dropped.is_some_and(|count| count > 1_000),
+        "{dropped:?} dropped"
+    );
+    drop(silent);
     still_serves(&mut node);
 }
