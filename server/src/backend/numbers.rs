@@ -2,7 +2,7 @@
 //!
 //! Owns: adding up what workers, shards and the system count. Depths of streams are asked of the shards,
 //! the more seldom the more streams there are, so that looking does not cost what serving needs.
-//! Never: asks more often than a second.
+//! Never: makes a worker wait.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,9 +21,9 @@ use tokio::sync::oneshot;
 
 use super::{Done, NodeBackend};
 
-/// Between two looks at the depths of all streams: this long for each of them, within the bounds.
+/// Between two looks at the depths of all streams: this long for each of them, so that a few are counted
+/// whenever somebody asks.
 const PER_STREAM: Duration = Duration::from_micros(200);
-const DEPTHS_EVERY_MIN: Duration = Duration::from_millis(900);
 const DEPTHS_EVERY_MAX: Duration = Duration::from_secs(60);
 /// Between two looks at how large the data folder is.
 const DISK_EVERY: Duration = Duration::from_secs(10);
@@ -249,9 +249,7 @@ impl NodeBackend {
             depths.dropped += stat.dropped;
         }
         let count = u32::try_from(stats.len()).unwrap_or(u32::MAX);
-        let keep = PER_STREAM
-            .saturating_mul(count)
-            .clamp(DEPTHS_EVERY_MIN, DEPTHS_EVERY_MAX);
+        let keep = PER_STREAM.saturating_mul(count).min(DEPTHS_EVERY_MAX);
         let mut held = self
             .numbers
             .depths
