@@ -80,8 +80,8 @@ pub enum Change {
     DeleteStream {
         /// Which.
         stream: StreamId,
-        /// Only without messages.
-        if_empty: bool,
+        /// Only when nothing is left but these offsets, which were handed out.
+        only_if: Option<Vec<Offset>>,
     },
     /// Remove messages that were ready, at an operator's or client's wish.
     Purge {

@@ -373,6 +373,13 @@ impl<B: Clone> Stream<B> {
         }
     }
 
+    /// Offsets handed out and not settled, in order.
+    pub fn held_offsets(&self) -> Vec<Offset> {
+        let slots = (self.base..).zip(&self.slots);
+        let held = slots.filter(|(_, slot)| matches!(slot.state, SlotState::Held(_)));
+        held.map(|(offset, _)| Offset(offset)).collect()
+    }
+
     /// Settles everything that can go out, so that nobody gets it any more; returns the ranges.
     pub fn leave_ready(&mut self) -> Vec<(Offset, Offset)> {
         self.recall_aside();

@@ -625,7 +625,7 @@ fn deleting_a_queue_tells_its_consumers_and_exclusive_ones_go_with_their_connect
         if_unused: false,
         if_empty: false,
     };
-    assert_eq!(node.reply(owner, delete), Ok(Reply::Count(2)));
+    assert_eq!(node.reply(owner, delete), Ok(Reply::Count(1)));
     assert!(
         node.mail(other)
             .answers

@@ -102,7 +102,7 @@ fn records() -> Vec<(u64, Record)> {
         }),
         change(Change::DeleteStream {
             stream: StreamId(404),
-            if_empty: true,
+            only_if: Some(vec![Offset(7)]),
         }),
     ]
 }

@@ -306,3 +306,34 @@ async fn a_journal_gives_back_what_two_checkpoints_do_not_refer_to() {
     );
     worker.shard.shutdown_local().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_frees_itself_when_it_is_drained() {
+    let disk = SimDisk::new(19);
+    let capacity = Faults {
+        capacity_bytes: Some(3_000_000),
+        ..Faults::default()
+    };
+    disk.set_faults(capacity);
+    let mut worker = Worker::start_with(&disk, 1, |setup| {
+        setup.options.segment_bytes = 128 * 1024;
+        setup.low_water_bytes = 1_500_000;
+        setup.checkpoint_bytes = 1 << 30;
+    })
+    .await;
+    worker.create().await;
+    let mut taken = 0;
+    loop {
+        let sequence = worker.publish(vec![7; 4096]);
+        match worker.published_or_blocked(sequence).await {
+            Some(PublishOutcome::Routed) => taken += 1,
+            Some(other) => panic!("unexpected {other:?}"),
+            None => break,
+        }
+    }
+    let consumer = worker.attach(1).await;
+    let got = worker.deliveries(taken).await;
+    worker.accept(consumer, got[0].offset.0, got[got.len() - 1].offset.0);
+    assert!(!worker.blocked().await, "room was given back without help");
+    worker.shard.shutdown_local().await;
+}

@@ -11,7 +11,7 @@ use crate::address::Address;
 use crate::dispatch::Reader;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{FilterSpec, PublishOutcome};
-use crate::id::{Epoch, Lane, Position, Sequence, StreamId, UnixMs, VhostId};
+use crate::id::{Epoch, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::message::{Message, Quality};
 use crate::port::{OpenSession, ShardReply, StreamLimits};
 use crate::record::{Change, Mark, Record, RecordError, Records};
@@ -269,7 +269,7 @@ impl<B: Place> Shard<B> {
         place
     }
 
-    /// Takes a stream out of everything; returns how many messages it had.
+    /// Takes a stream out of everything; returns how many messages were ready.
     fn remove(&mut self, id: StreamId) -> Option<u64> {
         let place = self.by_id.remove(&id)?;
         let mut stream = self.streams[place as usize].take()?;
@@ -310,7 +310,7 @@ impl<B: Place> Shard<B> {
                 self.outbox.event(key.connection.worker(), event);
             }
         }
-        Some(stream.messages())
+        Some(stream.ready())
     }
 
     fn session_ends(&mut self, id: StreamId, now: Option<UnixMs>, before: Option<UnixMs>) {
@@ -394,11 +394,14 @@ impl<B: Place> Shard<B> {
                 }
                 self.answer(mark, ShardReply::Done);
             }
-            Change::DeleteStream { stream, if_empty } => {
-                let holds = self
-                    .stream_mut(stream)
-                    .is_some_and(|stream| stream.kept() > 0 && stream.messages() > 0);
-                if if_empty && holds {
+            Change::DeleteStream { stream, only_if } => {
+                let more = only_if.is_some_and(|held| {
+                    self.stream_mut(stream).is_some_and(|stream| {
+                        let mut present = stream.present();
+                        present.any(|(offset, ..)| held.binary_search(&Offset(offset)).is_err())
+                    })
+                });
+                if more {
                     let why = Refusal::new(ErrorKind::NotEmpty, "the queue has messages");
                     return self.answer_result(mark, Err(why));
                 }
@@ -469,11 +472,7 @@ impl<B: Place> Shard<B> {
         }
     }
 
-    fn remove_ranges(
-        &mut self,
-        id: StreamId,
-        ranges: &[(crate::id::Offset, crate::id::Offset)],
-    ) -> u64 {
+    fn remove_ranges(&mut self, id: StreamId, ranges: &[(Offset, Offset)]) -> u64 {
         let Some(stream) = self.stream_mut(id) else {
             return 0;
         };

@@ -6,7 +6,7 @@
 use super::{Place, Shard};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::PublishOutcome;
-use crate::id::{MonotonicMs, Now, Offset, WorkerId};
+use crate::id::{MonotonicMs, Now, Offset, StreamId, WorkerId};
 use crate::port::ShardRequest;
 use crate::record::{Change, Mark};
 use bytes::Bytes;
@@ -49,6 +49,16 @@ impl<B: Place> Shard<B> {
         let payload = self.builder.take();
         self.unapplied_bytes += payload.len();
         Some(payload)
+    }
+
+    /// Puts a change that changes nothing into the next frame, so that a checkpoint can stand above the
+    /// last one.
+    pub fn nudge(&mut self) {
+        let change = Change::Settled {
+            stream: StreamId(0),
+            ranges: Vec::new(),
+        };
+        self.builder.change(Mark::default(), &change);
     }
 
     /// Bytes waiting for the next frame.

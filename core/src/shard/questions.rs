@@ -55,7 +55,10 @@ impl<B: Place> Shard<B> {
                     .stream_mut(stream)
                     .is_some_and(|stream| stream.readers.attached() > 0);
                 if !(if_unused && used) {
-                    return self.change(now.unix, mark, Change::DeleteStream { stream, if_empty });
+                    // What is handed out does not count; only the leader knows what that is.
+                    let only_if = if_empty.then(|| self.held_offsets(stream));
+                    let change = Change::DeleteStream { stream, only_if };
+                    return self.change(now.unix, mark, change);
                 }
                 Err(Refusal::new(ErrorKind::InUse, "the queue has consumers"))
             }

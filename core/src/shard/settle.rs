@@ -83,6 +83,12 @@ impl<B: Place> Shard<B> {
         }
     }
 
+    pub(super) fn held_offsets(&mut self, id: StreamId) -> Vec<Offset> {
+        self.stream_mut(id)
+            .map(|stream| stream.held_offsets())
+            .unwrap_or_default()
+    }
+
     pub(super) fn gone(&mut self, now: Now, connection: ConnectionId) {
         self.asked
             .retain(|_, open| open.consumer.connection != connection);

@@ -279,6 +279,12 @@ impl Journal {
         Ok(count)
     }
 
+    /// Says whether the disk is nearly full: then released files are given back to it rather than kept to
+    /// be used again.
+    pub fn set_tight(&self, tight: bool) {
+        self.inner.health.set_tight(tight);
+    }
+
     /// Tells how far the state machine has applied: later frames stay in memory.
     pub fn set_applied(&self, applied: LogIndex) {
         let mut shared = self.lock();

@@ -80,6 +80,15 @@ impl Spares {
         Ok(())
     }
 
+    /// Deletes all but one: room on the disk matters more than speed now.
+    pub(super) fn give_back(&mut self) -> io::Result<()> {
+        while self.ready.len() > 1 {
+            let spare = self.ready.remove(0);
+            self.disk.remove(&spare.path)?;
+        }
+        Ok(())
+    }
+
     /// Sees to it that a file of `len` bytes is ready or being made; an error says that there is no room.
     pub(super) fn prepare(&mut self, len: u64) -> io::Result<()> {
         if let Some(thread) = self.making.take_if(|thread| thread.is_finished()) {

@@ -11,6 +11,7 @@ pub(crate) struct Health {
     poison: OnceLock<Arc<str>>,
     synced_end: AtomicU64,
     no_space: AtomicBool,
+    tight: AtomicBool,
     frames: AtomicU64,
     bytes: AtomicU64,
     syncs: AtomicU64,
@@ -55,6 +56,15 @@ impl Health {
 
     pub(crate) fn set_no_space(&self) {
         self.no_space.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether released files are deleted rather than kept for later.
+    pub(crate) fn tight(&self) -> bool {
+        self.tight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_tight(&self, tight: bool) {
+        self.tight.store(tight, Ordering::Relaxed);
     }
 
     /// Lets the writer try again to make the next segment.

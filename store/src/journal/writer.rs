@@ -310,8 +310,15 @@ impl Writer {
     }
 
     fn release(&mut self, paths: &[PathBuf]) -> io::Result<()> {
-        for path in paths {
-            self.spares.recycle(path, self.segment_bytes)?;
+        if self.health.tight() {
+            self.spares.give_back()?;
+            for path in paths {
+                self.disk.remove(path)?;
+            }
+        } else {
+            for path in paths {
+                self.spares.recycle(path, self.segment_bytes)?;
+            }
         }
         self.disk.sync_dir(&self.dir)
     }

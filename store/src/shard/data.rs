@@ -30,6 +30,8 @@ use tokio::time::Instant;
 
 /// How often the room on the disk is looked at, in milliseconds.
 const SPACE_CHECK_MS: u64 = 1000;
+/// How often a nearly full disk is relieved by a checkpoint, in milliseconds.
+const RELIEF_MS: u64 = 3000;
 
 /// Longest wait between two rounds, in milliseconds.
 const IDLE_ROUND_MS: u64 = 500;
@@ -214,6 +216,8 @@ struct Actor {
     checkpoint_bytes: u64,
     checkpoint_at: u64,
     next_space_check: MonotonicMs,
+    space_check_at: u64,
+    next_relief: MonotonicMs,
     told_failure: bool,
 }
 
@@ -272,6 +276,8 @@ impl Actor {
             checkpoint_bytes: setup.checkpoint_bytes.max(1),
             checkpoint_at: group.stats().journal.bytes + setup.checkpoint_bytes,
             next_space_check: MonotonicMs(0),
+            space_check_at: 0,
+            next_relief: MonotonicMs(0),
             told_failure: false,
             group,
         };
@@ -400,9 +406,12 @@ impl Actor {
     }
 
     fn check_space(&mut self, now: Now) {
-        if now.monotonic < self.next_space_check {
+        let written = self.group.stats().journal.bytes;
+        if now.monotonic < self.next_space_check && written < self.space_check_at {
             return;
         }
+        // A fast publisher must not fill the rest between two looks.
+        self.space_check_at = written + self.low_water_bytes / 4;
         self.next_space_check = now.monotonic.after(SPACE_CHECK_MS);
         let free = match self.disk.free_bytes(&self.dir) {
             Ok(free) => free,
@@ -419,7 +428,15 @@ impl Actor {
         if full != self.full.swap(full, Ordering::Relaxed) {
             // Publishes are parked by the workers then; everything that frees room goes on.
             lock(&self.cell).shard.set_room(!full);
+            journal.set_tight(full);
             tracing::warn!(dir = %self.dir.display(), free_bytes = free, full, "room on the disk");
+        }
+        if full && now.monotonic >= self.next_relief {
+            // Room comes from checkpoints, and what the one before the newest does not refer to any more
+            // is what can go: so each needs a frame above the last.
+            self.next_relief = now.monotonic.after(RELIEF_MS);
+            lock(&self.cell).shard.nudge();
+            self.checkpoint_at = 0;
         }
     }
 

@@ -155,6 +155,21 @@ impl Worker {
         }
     }
 
+    /// How the publish ended, or `None` when it was refused because the shard is blocked.
+    pub async fn published_or_blocked(&mut self, sequence: u64) -> Option<PublishOutcome> {
+        let mut blocked = false;
+        loop {
+            match self.event().await {
+                ShardEvent::Published { last, outcome, .. } if last.0 == sequence => {
+                    let refused = outcome == PublishOutcome::Refused(ErrorKind::Busy);
+                    return (!(blocked && refused)).then_some(outcome);
+                }
+                ShardEvent::Blocked(true) => blocked = true,
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
     /// Waits to be told whether the shard is blocked.
     pub async fn blocked(&mut self) -> bool {
         match self.event().await {

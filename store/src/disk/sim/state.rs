@@ -50,10 +50,18 @@ impl State {
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
-        self.inodes
+        // A file that no name leads to any more has given its room back.
+        let named: BTreeSet<u64> = self
+            .names
             .values()
-            .map(|inode| inode.now.len() as u64)
-            .sum()
+            .chain(self.stable_names.values())
+            .copied()
+            .collect();
+        let inodes = self
+            .inodes
+            .iter()
+            .filter(|(number, _)| named.contains(number));
+        inodes.map(|(_, inode)| inode.now.len() as u64).sum()
     }
 
     pub(super) fn change(&mut self, change: NameChange) {
