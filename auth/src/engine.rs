@@ -6,7 +6,7 @@
 //! Never stores rules: whoever holds the metadata calls [`Engine::replace`] at each change. Read next:
 //! `README.md` of this crate for the questions that are asked.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use anabranch_core::authority::{Action, Authority, Question, Resource, Verdict};
@@ -90,6 +90,8 @@ struct Compiled {
 /// The rules in force.
 pub struct Engine {
     compiled: RwLock<Arc<Compiled>>,
+    /// Of `compiled`, beside it so that asking takes no lock.
+    circumstantial: AtomicU32,
     generation: AtomicU64,
 }
 
@@ -99,8 +101,10 @@ impl Engine {
     /// # Errors
     /// See [`Engine::replace`].
     pub fn new(rules: &[Rule]) -> Result<Engine, RulesError> {
+        let compiled = Compiled::new(rules)?;
         Ok(Engine {
-            compiled: RwLock::new(Arc::new(Compiled::new(rules)?)),
+            circumstantial: AtomicU32::new(compiled.circumstantial),
+            compiled: RwLock::new(Arc::new(compiled)),
             generation: AtomicU64::new(1),
         })
     }
@@ -111,10 +115,12 @@ impl Engine {
     /// When one cannot be made ready, or two have one name; the rules before stay in force then.
     pub fn replace(&self, rules: &[Rule]) -> Result<(), RulesError> {
         let compiled = Arc::new(Compiled::new(rules)?);
+        let circumstantial = compiled.circumstantial;
         *self
             .compiled
             .write()
             .unwrap_or_else(PoisonError::into_inner) = compiled;
+        self.circumstantial.store(circumstantial, Ordering::Release);
         // After the rules: a verdict cached under the generation before may already be of the new
         // rules, which does no harm; the other way round it would stay.
         self.changed();
@@ -188,7 +194,7 @@ impl Authority for Engine {
     }
 
     fn circumstantial(&self, action: Action) -> bool {
-        self.now().circumstantial & bit(action) != 0
+        self.circumstantial.load(Ordering::Acquire) & bit(action) != 0
     }
 }
 

@@ -132,6 +132,8 @@ pub enum Question {
     Peek {
         /// Which.
         stream: StreamId,
+        /// Not those below this offset.
+        from: Offset,
         /// How many at most.
         count: u32,
     },

@@ -414,17 +414,18 @@ impl<B: Clone> Stream<B> {
 
     /// Offsets, attempts and entries that have not left, in order.
     pub fn present(&self) -> impl Iterator<Item = (u64, u32, &Entry<B>)> {
-        self.entries.iter().enumerate().filter_map(|(at, entry)| {
-            let slot = self.slots.get(at);
+        self.present_from(self.base)
+    }
+
+    /// The same from an offset on.
+    pub fn present_from(&self, from: u64) -> impl Iterator<Item = (u64, u32, &Entry<B>)> {
+        let from = from.clamp(self.base, self.end());
+        let entries = self.entries.range((from - self.base) as usize..);
+        (from..).zip(entries).filter_map(|(offset, entry)| {
+            let slot = self.slots.get((offset - self.base) as usize);
             let left =
                 slot.is_some_and(|slot| matches!(slot.state, SlotState::Gone | SlotState::Leaving));
-            (!left).then(|| {
-                (
-                    self.base + at as u64,
-                    slot.map_or(0, |slot| slot.attempts),
-                    entry,
-                )
-            })
+            (!left).then(|| (offset, slot.map_or(0, |slot| slot.attempts), entry))
         })
     }
 

@@ -176,6 +176,7 @@ pub struct Worker {
     blocked: FxHashSet<ShardId>,
     verdicts: FxHashMap<(u64, u32), bool>,
     verdicts_of: (u64, u64),
+    rules: publish::RulesSeen,
     rights_generation: u64,
     next_rights: MonotonicMs,
     counts: WorkerCounts,
@@ -212,6 +213,7 @@ impl Worker {
             blocked: FxHashSet::default(),
             verdicts: FxHashMap::default(),
             verdicts_of: (0, 0),
+            rules: publish::RulesSeen::default(),
             next_rights: MonotonicMs(0),
             counts: WorkerCounts::default(),
         }

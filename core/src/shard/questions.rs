@@ -88,10 +88,14 @@ impl<B: Place> Shard<B> {
                     .collect();
                 Ok(ShardReply::Stats(all))
             }
-            Question::Peek { stream, count } => match self.stream_mut(stream) {
+            Question::Peek {
+                stream,
+                from,
+                count,
+            } => match self.stream_mut(stream) {
                 Some(stream) => {
                     let places: Vec<_> = stream
-                        .present()
+                        .present_from(from.0)
                         .take(count as usize)
                         .map(|(offset, tries, entry)| (offset, tries, entry.body.clone()))
                         .collect();

@@ -77,6 +77,7 @@ impl Worker {
         state: &mut Connected,
         commands: impl Iterator<Item = Command>,
     ) {
+        self.look_at_rules();
         for command in commands {
             if !state.held.is_idle() {
                 state.held.push(command);

@@ -90,6 +90,14 @@ impl Lane {
     }
 }
 
+/// What a worker saw of the rules when it began a batch.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RulesSeen {
+    generation: u64,
+    /// Whether the right to publish depends on the message itself.
+    circumstantial: bool,
+}
+
 /// Publishes that wait for more than one shard.
 #[derive(Default)]
 pub(super) struct Groups {
@@ -291,9 +299,9 @@ impl Worker {
         let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
             return false;
         };
-        let cached = !self.authority.circumstantial(Action::Publish) && !route.depends_on_headers;
+        let cached = !self.rules.circumstantial;
         let key = (principal.id, route.number);
-        let of = (self.router.generation(), self.authority.generation());
+        let of = (self.router.generation(), self.rules.generation);
         if of != self.verdicts_of || self.verdicts.len() >= VERDICTS_MAX {
             self.verdicts.clear();
             self.verdicts_of = of;
@@ -335,6 +343,14 @@ impl Worker {
             self.verdicts.insert(key, allowed);
         }
         allowed
+    }
+
+    /// Looks at the rules once for a batch of commands.
+    pub(super) fn look_at_rules(&mut self) {
+        self.rules = RulesSeen {
+            generation: self.authority.generation(),
+            circumstantial: self.authority.circumstantial(Action::Publish),
+        };
     }
 
     pub(super) fn finish_publishes(

@@ -26,9 +26,6 @@ use super::value::{table_from_json, table_to_json, text};
 use super::{Done, NodeBackend, refused};
 use crate::gateways;
 
-/// Messages that a shard is asked for when the first ones are not wanted.
-const LOOK_MAX: u32 = 10_000;
-
 impl NodeBackend {
     pub(super) async fn send(&self, who: &Identity, publish: Publish) -> Done<u64> {
         let vhost = self.vhost(&publish.vhost)?;
@@ -144,10 +141,10 @@ impl NodeBackend {
             Resource::Queue(name)
         };
         self.allow(who, Action::Peek, vhost, resource)?;
-        let wanted = u32::try_from(count).unwrap_or(LOOK_MAX);
         let question = Question::Peek {
             stream: place.stream,
-            count: if offset.is_some() { LOOK_MAX } else { wanted },
+            from: Offset(offset.unwrap_or(0)),
+            count: u32::try_from(count).unwrap_or(u32::MAX),
         };
         let found = match self
             .parts
@@ -159,12 +156,7 @@ impl NodeBackend {
             ShardReply::Messages(messages) => messages,
             _ => Vec::new(),
         };
-        let from = Offset(offset.unwrap_or(0));
-        let wanted = found
-            .iter()
-            .filter(|(offset, _, _)| *offset >= from)
-            .take(count);
-        let shown = wanted.map(|(offset, attempts, message)| {
+        let shown = found.iter().map(|(offset, attempts, message)| {
             self.show(*offset, *attempts, message, body_limit_bytes)
         });
         Ok(shown.collect())
