@@ -160,6 +160,7 @@ impl Crew {
                 gateway,
                 name,
                 behind: false,
+                failing: false,
             });
         }
         let names: Vec<_> = addresses.iter().map(|(name, _)| *name).collect();

@@ -33,6 +33,8 @@ pub(crate) struct Listener {
     pub(crate) name: &'static str,
     /// Accepting failed and is to be tried again without a new event.
     pub(crate) behind: bool,
+    /// That was reported, and no connection was accepted since.
+    pub(crate) failing: bool,
 }
 
 /// Binds and listens; port 0 picks a free one. An address that is still in the kernel's memory of
@@ -106,6 +108,7 @@ impl Acceptor {
                 Ok((socket, peer)) => {
                     // Small packets are batched by us; the kernel must not wait for more.
                     socket.set_nodelay(true).ok();
+                    listener.failing = false;
                     let gateway = listener.gateway;
                     self.seat(Letter::Accept {
                         socket,
@@ -120,7 +123,11 @@ impl Acceptor {
                 // The peer gave up before we came to it.
                 Err(error) if gave_up(&error) => {}
                 Err(error) => {
-                    tracing::error!(gateway = listener.name, %error, "cannot accept connections now");
+                    if !listener.failing {
+                        let gateway = listener.name;
+                        tracing::error!(gateway, %error, "cannot accept connections now; trying again");
+                    }
+                    listener.failing = true;
                     return;
                 }
             }

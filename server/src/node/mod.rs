@@ -4,6 +4,7 @@
 //! Never: rules; what a part does once it runs.
 //! Next: `start.rs` (what is joined with what), `founding.rs` (what a first start stores).
 
+mod descriptors;
 mod founding;
 mod start;
 
@@ -123,6 +124,7 @@ async fn live(config: &Config) -> Result<(), StartError> {
     // Before anything starts: a signal during the start stops it at its end.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    descriptors::raise(config.settings.limits.connections_max);
     let running = start::start(config).await?;
     announce(config, &running);
     let lost = tokio::select! {
