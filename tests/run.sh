@@ -13,9 +13,9 @@ selection=("$@")
 export ANABRANCH_BIN="${CARGO_TARGET_DIR:-$PWD/target}/debug/anabranch"
 
 if "$cargo" nextest --version >/dev/null 2>&1; then
-    "$cargo" nextest run --locked "${selection[@]}"
+    "$cargo" nextest run --locked --no-fail-fast "${selection[@]}"
     # nextest runs no doc tests.
     [ $# -gt 0 ] || "$cargo" test --locked --workspace --doc
 else
-    "$cargo" test --locked "${selection[@]}"
+    "$cargo" test --locked --no-fail-fast "${selection[@]}"
 fi
