@@ -17,7 +17,7 @@ test:
 	tests/setup.sh
 	CARGO="$(CARGO)" tests/run.sh
 
-## The crash loop with 50 rounds instead of 10, and the simulation with fresh seeds.
+## The crash loop with 50 rounds instead of 10, and the simulation with more seeds.
 torture:
 	tests/setup.sh
 	ANABRANCH_KILL_ROUNDS=50 CARGO="$(CARGO)" tests/run.sh -p anabranch-tests --test kill_loop
@@ -25,12 +25,12 @@ torture:
 
 ## The seeded simulation of a node over a disk that crashes, tears and loses writes.
 sim:
-	ANABRANCH_SIM_SEEDS=$(or $(SEEDS),50) $(CARGO) test --release --locked -p anabranch-store --test sim -- --nocapture
+	ANABRANCH_SEEDS=$(or $(SEEDS),50) $(CARGO) test --release --locked -p anabranch-store --test sim --test shard_sim -- --nocapture
 
 ## Beside Mosquitto and RabbitMQ, in one interleaved run; see bench/README.md.
 bench:
 	$(CARGO) build --release --locked -p anabranch -p anabranch-bench
-	$(TARGET)/release/anabranch-bench $(ARGS)
+	$(TARGET)/release/anabranch-bench $(or $(ARGS),compare)
 
 fmt:
 	$(CARGO) fmt --all
