@@ -6,11 +6,11 @@
 //! and tens of MiB; whoever calls [`hash`] or [`verify`] does so off the data path and behind a gate
 //! that bounds how many run at once.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
-use argon2::password_hash::phc::PasswordHash;
-use argon2::password_hash::{PasswordHasher, PasswordVerifier};
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::password_hash::phc::{Output, PasswordHash, Salt};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use blake2::Blake2sMac256;
 use blake2::digest::{FixedOutput, KeyInit, Mac};
 
@@ -74,12 +74,46 @@ pub fn hash(password: &[u8], salt: &[u8; SALT_BYTES], cost: Cost) -> Result<Stri
             cost.memory_kib, cost.passes
         )));
     }
-    let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, None)
-        .map_err(|error| PasswordError::Cost(error.to_string()))?;
-    let hashed: PasswordHash = Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_with_salt(password, salt)
-        .map_err(|error| PasswordError::Cost(error.to_string()))?;
+    let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, None).map_err(cost_error)?;
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let mut digest = [0; Params::DEFAULT_OUTPUT_LEN];
+    with_memory(&argon2, |memory| {
+        argon2.hash_password_into_with_memory(password, salt, &mut digest, memory)
+    })
+    .map_err(cost_error)?;
+    let hashed = PasswordHash {
+        algorithm: Algorithm::Argon2id.ident(),
+        version: Some(Version::V0x13.into()),
+        params: argon2.params().try_into().map_err(cost_error)?,
+        salt: Some(Salt::new(salt).map_err(cost_error)?),
+        hash: Some(Output::new(&digest).map_err(cost_error)?),
+    };
     Ok(hashed.to_string())
+}
+
+fn cost_error(error: impl ToString) -> PasswordError {
+    PasswordError::Cost(error.to_string())
+}
+
+thread_local! {
+    /// Working memory of the hashes of this thread, kept for the next one: allocating tens of MiB each
+    /// time leaves them behind in the allocator's arenas.
+    static MEMORY: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends the thread's working memory; what a dearer hash needed beyond the usual cost is given back.
+fn with_memory<T>(argon2: &Argon2<'_>, work: impl FnOnce(&mut [Block]) -> T) -> T {
+    MEMORY.with_borrow_mut(|memory| {
+        let blocks = argon2.params().block_count();
+        if memory.len() < blocks {
+            *memory = vec![Block::default(); blocks];
+        }
+        let result = work(&mut memory[..blocks]);
+        if blocks > Cost::default().memory_kib as usize {
+            *memory = Vec::new();
+        }
+        result
+    })
 }
 
 /// Whether `password` is the one that `stored` was made from. The cost is the stored hash's own.
@@ -102,7 +136,24 @@ pub fn verify(password: &[u8], stored: &str) -> Result<bool, PasswordError> {
     if password.len() > PASSWORD_LIMIT_BYTES {
         return Ok(false);
     }
-    Ok(Argon2::default().verify_password(password, &parsed).is_ok())
+    let stored = |what: &str| PasswordError::Stored(what.to_owned());
+    let algorithm = Algorithm::try_from(parsed.algorithm.as_str())
+        .map_err(|_| stored("it is not of argon2"))?;
+    let version = parsed
+        .version
+        .map_or(Ok(Version::default()), Version::try_from);
+    let version = version.map_err(|_| stored("its version is not known"))?;
+    let (Some(salt), Some(expected)) = (parsed.salt, parsed.hash) else {
+        return Err(stored("it has no salt or no digest"));
+    };
+    let argon2 = Argon2::new(algorithm, version, params);
+    let mut digest = vec![0; expected.len()];
+    with_memory(&argon2, |memory| {
+        argon2.hash_password_into_with_memory(password, &salt, &mut digest, memory)
+    })
+    .map_err(cost_error)?;
+    // Compared in constant time.
+    Ok(Output::new(&digest).is_ok_and(|computed| computed == expected))
 }
 
 /// Logins that were verified lately, so that thousands of reconnecting clients do not cost one

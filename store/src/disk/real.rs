@@ -5,9 +5,10 @@
 
 use super::{Disk, DiskFile, DiskLock, zero_range};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, statvfs};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +17,10 @@ const MAX_SLICES: usize = 1024;
 
 /// Zeros written between two syncs while a file is made.
 const ZEROS_PER_SYNC_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Payloads and password hashes are nobody else's to read.
+const PRIVATE_FILE: u32 = 0o600;
+const PRIVATE_DIR: u32 = 0o700;
 
 /// The real file system.
 #[derive(Debug, Default, Clone, Copy)]
@@ -33,6 +38,7 @@ impl Disk for RealDisk {
             .read(true)
             .write(true)
             .create_new(true)
+            .mode(PRIVATE_FILE)
             .open(path)?;
         let written = allocate_and_zero(file, len);
         if written.is_err() {
@@ -64,7 +70,8 @@ impl Disk for RealDisk {
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)?;
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(PRIVATE_DIR).create(dir)?;
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             self.sync_dir(parent)?;
         }
@@ -81,6 +88,7 @@ impl Disk for RealDisk {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(PRIVATE_FILE)
             .open(path)?;
         if let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if errno == rustix::io::Errno::WOULDBLOCK {
@@ -170,6 +178,19 @@ impl DiskLock for RealLock {}
 mod tests {
     use super::*;
     use crate::disk::write_all_at;
+
+    #[test]
+    fn files_and_folders_are_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("shard");
+        RealDisk.create_dir(&inside).unwrap();
+        RealDisk.create_zeroed(&inside.join("a"), 512).unwrap();
+        let mode = |path: &Path| {
+            use std::os::unix::fs::PermissionsExt;
+            fs::metadata(path).unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!((mode(&inside), mode(&inside.join("a"))), (0o700, 0o600));
+    }
 
     #[test]
     fn a_gathered_write_is_read_back_across_many_slices() {
