@@ -14,12 +14,13 @@
 //! record does), `shard/deliver.rs` (handing out); then `stream.rs`.
 
 mod apply;
+mod checkpoint;
 mod deliver;
 mod frame;
 mod questions;
 mod settle;
 
-pub use apply::{CHECKPOINT_VERSION, CheckpointError};
+pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
 
 use crate::address::Address;
 use crate::authority::Authority;

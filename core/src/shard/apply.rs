@@ -1,47 +1,25 @@
-//! What committed records do to a shard's state, identically on every replica; checkpoint and restore.
+//! What committed records do to a shard's state, identically on every replica.
 //!
 //! Time here is the leader's stamp, handed in; a node's clock never decides. Replies go only to lanes of
 //! this life of the node, so that replay after a restart tells nobody anything.
 //!
 //! Owns: `apply` of frames and changes, storing a message in its streams, matching of sessions.
 //! Never: the leader's memory beyond attaching a session's connection.
-//! Next: `record.rs` (the format), `deliver.rs` (what follows).
+//! Next: `record.rs` (the format), `deliver.rs` (what follows), `checkpoint.rs`.
 
 use crate::address::Address;
 use crate::dispatch::Reader;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{FilterSpec, PublishOutcome};
-use crate::id::{Epoch, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
+use crate::id::{Epoch, Offset, Position, StreamId, UnixMs, VhostId};
 use crate::message::{Message, Quality};
 use crate::port::{OpenSession, ShardReply, StreamLimits};
 use crate::record::{Change, Mark, Record, RecordError, Records};
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
-use crate::stream::{Entry, Kind, SavedStream, Session, Stream};
+use crate::stream::{Entry, Kind, Session, Stream};
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// Persisted: first byte of a checkpoint.
-pub const CHECKPOINT_VERSION: u8 = 1;
-
-#[derive(Serialize, Deserialize)]
-struct Saved<B> {
-    session_counter: u64,
-    lanes: Vec<(Lane, Sequence)>,
-    streams: Vec<SavedStream<B>>,
-}
-
-/// Why a checkpoint cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// Another version of this format.
-    #[error("checkpoint version {0} is not known to this build")]
-    Version(u8),
-    /// Its bytes make no sense.
-    #[error("the checkpoint does not parse")]
-    Malformed,
-}
 
 impl Shard<Position> {
     /// Applies a committed frame whose payload lies at `base`; `checked` as for [`Records::new`].
@@ -91,60 +69,6 @@ impl Shard<Position> {
         if let Some(worker) = self.worker_of(mark.lane) {
             self.outbox.published(worker, mark.sequence, outcome);
         }
-    }
-
-    /// The lowest place in the journal that the state refers to: below it nothing is needed.
-    pub fn oldest_position(&self) -> Option<Position> {
-        let streams = self.streams.iter().flatten();
-        streams.filter_map(|stream| stream.oldest()).min().copied()
-    }
-
-    /// The whole replicated state, for a checkpoint.
-    pub fn checkpoint(&self) -> Vec<u8> {
-        let mut lanes: Vec<_> = self
-            .lanes
-            .iter()
-            .map(|(lane, last)| (*lane, *last))
-            .collect();
-        lanes.sort_unstable();
-        let mut streams: Vec<_> = self.streams.iter().flatten().collect();
-        streams.sort_unstable_by_key(|stream| stream.id);
-        let saved = Saved {
-            session_counter: self.session_counter,
-            lanes,
-            streams: streams.into_iter().map(|stream| stream.save()).collect(),
-        };
-        let out = vec![CHECKPOINT_VERSION];
-        // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
-        postcard::to_extend(&saved, out).unwrap_or_default()
-    }
-
-    /// Takes a checkpoint as the state of a shard just made.
-    ///
-    /// # Errors
-    /// [`CheckpointError`]: the bytes are not a checkpoint of this version.
-    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
-        let saved: Saved<Position> = match bytes.split_first() {
-            Some((&CHECKPOINT_VERSION, rest)) => {
-                postcard::from_bytes(rest).map_err(|_| CheckpointError::Malformed)?
-            }
-            Some((other, _)) => return Err(CheckpointError::Version(*other)),
-            None => return Err(CheckpointError::Malformed),
-        };
-        self.session_counter = saved.session_counter;
-        self.lanes = saved.lanes.into_iter().collect();
-        for saved in saved.streams {
-            let stream = Stream::restore(saved);
-            let specs = stream
-                .session()
-                .map(|session| session.filters.clone())
-                .unwrap_or_default();
-            let place = self.insert(stream);
-            for spec in specs {
-                self.bind(place, spec);
-            }
-        }
-        Ok(())
     }
 }
 
@@ -333,7 +257,7 @@ impl<B: Place> Shard<B> {
         self.session_ends(id, after, before);
     }
 
-    fn bind(&mut self, place: u32, spec: FilterSpec) {
+    pub(super) fn bind(&mut self, place: u32, spec: FilterSpec) {
         let Some(vhost) = self.streams[place as usize]
             .as_deref()
             .map(|stream| stream.vhost)

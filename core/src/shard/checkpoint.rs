@@ -1,0 +1,87 @@
+//! The replicated state as bytes, and back.
+//!
+//! Owns: the format of a checkpoint (a version byte, then postcard) and what of the journal it refers to.
+//! Never: the leader's memory; files (`store/`).
+//! Next: `stream.rs`, whose part of it is the largest.
+
+use super::Shard;
+use crate::id::{Lane, Position, Sequence};
+use crate::stream::{SavedStream, Stream};
+use serde::{Deserialize, Serialize};
+
+/// Persisted: first byte of a checkpoint.
+pub const CHECKPOINT_VERSION: u8 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Saved<B> {
+    session_counter: u64,
+    lanes: Vec<(Lane, Sequence)>,
+    streams: Vec<SavedStream<B>>,
+}
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Another version of this format.
+    #[error("checkpoint version {0} is not known to this build")]
+    Version(u8),
+    /// Its bytes make no sense.
+    #[error("the checkpoint does not parse")]
+    Malformed,
+}
+
+impl Shard<Position> {
+    /// The lowest place in the journal that the state refers to: below it nothing is needed.
+    pub fn oldest_position(&self) -> Option<Position> {
+        let streams = self.streams.iter().flatten();
+        streams.filter_map(|stream| stream.oldest()).min().copied()
+    }
+
+    /// The whole replicated state, for a checkpoint.
+    pub fn checkpoint(&self) -> Vec<u8> {
+        let mut lanes: Vec<_> = self
+            .lanes
+            .iter()
+            .map(|(lane, last)| (*lane, *last))
+            .collect();
+        lanes.sort_unstable();
+        let mut streams: Vec<_> = self.streams.iter().flatten().collect();
+        streams.sort_unstable_by_key(|stream| stream.id);
+        let saved = Saved {
+            session_counter: self.session_counter,
+            lanes,
+            streams: streams.into_iter().map(|stream| stream.save()).collect(),
+        };
+        let out = vec![CHECKPOINT_VERSION];
+        // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
+        postcard::to_extend(&saved, out).unwrap_or_default()
+    }
+
+    /// Takes a checkpoint as the state of a shard just made.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: the bytes are not a checkpoint of this version.
+    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let saved: Saved<Position> = match bytes.split_first() {
+            Some((&CHECKPOINT_VERSION, rest)) => {
+                postcard::from_bytes(rest).map_err(|_| CheckpointError::Malformed)?
+            }
+            Some((other, _)) => return Err(CheckpointError::Version(*other)),
+            None => return Err(CheckpointError::Malformed),
+        };
+        self.session_counter = saved.session_counter;
+        self.lanes = saved.lanes.into_iter().collect();
+        for saved in saved.streams {
+            let stream = Stream::restore(saved);
+            let specs = stream
+                .session()
+                .map(|session| session.filters.clone())
+                .unwrap_or_default();
+            let place = self.insert(stream);
+            for spec in specs {
+                self.bind(place, spec);
+            }
+        }
+        Ok(())
+    }
+}
