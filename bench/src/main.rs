@@ -99,7 +99,7 @@ struct CompareArgs {
 struct RunArgs {
     #[command(flatten)]
     extent: ExtentArgs,
-    /// A broker: NAME=mqtt:HOST:PORT,amqp:HOST:PORT[,http:HOST:PORT][,pid:N][,login:USER:PASSWORD][,mqtt311].
+    /// A broker: `NAME=mqtt:HOST:PORT,amqp:HOST:PORT[,http:HOST:PORT][,pid:N][,login:USER:PASSWORD][,mqtt311]`.
     #[arg(long = "broker", required = true)]
     brokers: Vec<Target>,
 }
