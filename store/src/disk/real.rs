@@ -1,7 +1,7 @@
 //! The file system of the machine.
 //!
 //! Owns: `pwritev`, `pread`, `fdatasync`, `fallocate`, `flock`. Never buffers: what returned from
-//! `sync` is on stable storage as far as the kernel says. Read next: [`crate::journal::writer`].
+//! `sync` is on stable storage as far as the kernel says. Read next: `journal/writer.rs`.
 
 use super::{Disk, DiskFile, DiskLock, zero_range};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, statvfs};
