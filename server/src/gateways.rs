@@ -18,7 +18,7 @@ use anabranch_mqtt::MqttGateway;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use toml::Table;
+use toml::{Table, Value};
 
 use crate::config::{Config, ConfigError, GatewaySection};
 
@@ -57,9 +57,14 @@ where
         defaults: Table::try_from(C::default()).unwrap_or_default(),
     };
     let make = move |section: Table, codecs: Codecs| {
-        let config: C = section
-            .try_into()
-            .map_err(|error: toml::de::Error| error.message().to_owned())?;
+        let read: Result<C, toml::de::Error> = section.clone().try_into();
+        let config = read.map_err(|error| {
+            let refused = |config: C| new(config, Codecs::default()).err();
+            outside(name, &section, |config| {
+                refused(config).map(|why| why.to_string())
+            })
+            .unwrap_or_else(|| error.message().to_owned())
+        })?;
         let gateway = new(config, codecs).map_err(|error| error.to_string())?;
         Ok(Arc::new(gateway) as Arc<dyn Gateway>)
     };
@@ -67,6 +72,31 @@ where
         section,
         make: Box::new(make),
     }
+}
+
+/// Largest values of the kinds of numbers that a section's keys may be.
+const LARGEST: [i64; 4] = [i64::MAX, u32::MAX as i64, u16::MAX as i64, u8::MAX as i64];
+
+/// What a number must be that its key cannot even hold, in the words a gateway has for a range. The
+/// gateway's own words, where it does not take 0 either; else what the key can hold.
+fn outside<C: DeserializeOwned>(
+    gateway: &str,
+    section: &Table,
+    refused: impl Fn(C) -> Option<String>,
+) -> Option<String> {
+    let alone = |key: &str, value: i64| -> Option<C> {
+        let table = Table::from_iter([(key.to_owned(), Value::Integer(value))]);
+        table.try_into().ok()
+    };
+    let numbers = section
+        .iter()
+        .filter_map(|(key, value)| Some((key, value.as_integer()?)));
+    let (key, _) = numbers
+        .into_iter()
+        .find(|(key, value)| alone(key, *value).is_none())?;
+    let own_words = alone(key, 0).and_then(&refused);
+    let held = LARGEST.into_iter().find(|most| alone(key, *most).is_some());
+    own_words.or_else(|| Some(format!("gateway.{gateway}.{key} must be 0 to {}", held?)))
 }
 
 /// The gateways' sections, for the configuration.
@@ -86,7 +116,7 @@ pub fn make(config: &Config) -> Result<(Listening, Codecs), ConfigError> {
     let make = |gateway: &Registered, codecs: Codecs| {
         let name = gateway.section.name;
         let made = (gateway.make)(config.section_of(name), codecs);
-        made.map_err(|why| Config::refuse_section(name, &why))
+        made.map_err(|why| config.refuse_section(name, &why))
     };
     // A gateway is told everyone's conversion when it is made, its own included: so each is made twice.
     let mut codecs = Codecs::default();
@@ -166,6 +196,26 @@ mod tests {
         let mut tags: Vec<_> = listening.iter().map(|(gateway, _)| gateway.tag()).collect();
         tags.dedup();
         assert_eq!(tags.len(), names.len());
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_refused_with_key_range_and_source() {
+        for (variable, value, said) in [
+            ("MQTT__RECEIVE_MAX", "70000", "1 to 65535, not 70000"),
+            ("MQTT__RECEIVE_MAX", "0", "1 to 65535, not 0"),
+            ("MQTT__KEEP_ALIVE_S_MAX", "-1", "0 to 65535, not -1"),
+            ("AMQP__CHANNEL_MAX", "99999", "1 to 2047, not 99999"),
+            ("AMQP__HEARTBEAT_S", "70000", "0 to 65535, not 70000"),
+        ] {
+            let variable = format!("ANABRANCH_GATEWAY__{variable}");
+            let environment = std::iter::once((variable.clone(), value.to_owned()));
+            let config = Config::load(&sections(), None, environment, &[]).unwrap();
+            let Err(error) = make(&config) else {
+                panic!("{variable} = {value} was taken");
+            };
+            let error = error.to_string();
+            assert!(error.contains(said) && error.contains(&variable), "{error}");
+        }
     }
 
     #[test]

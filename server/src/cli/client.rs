@@ -12,6 +12,7 @@ use serde_json::Value;
 use ureq::Agent;
 
 use super::ServerFlags;
+use crate::node::CONFIGURATION_CODE;
 
 /// How long a request may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,6 +31,9 @@ pub enum Failure {
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
+    /// The configuration cannot be used.
+    #[error("{0}")]
+    Configuration(String),
     /// No server answers.
     #[error("no server answers at {url}: {why}")]
     Unreachable {
@@ -46,6 +50,7 @@ impl Failure {
         match self {
             Failure::Refused(_) | Failure::Failed(_) => 1,
             Failure::Usage(_) => 2,
+            Failure::Configuration(_) => CONFIGURATION_CODE,
             Failure::Unreachable { .. } => 3,
         }
     }
@@ -196,6 +201,7 @@ mod tests {
         assert_eq!(Failure::Refused(String::new()).code(), 1);
         assert_eq!(Failure::Failed(String::new()).code(), 1);
         assert_eq!(Failure::Usage(String::new()).code(), 2);
+        assert_eq!(Failure::Configuration(String::new()).code(), 2);
         assert_eq!(unreachable.code(), 3);
     }
 }

@@ -1,10 +1,12 @@
 //! `anabranch config`: the configuration that `serve` would use, from the same flags and variables.
 
+use std::fmt::Display;
+
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::Failure;
-use super::{NodeFlags, Output, ServeFlags, output};
+use super::{Output, ServeFlags, output};
 use crate::node;
 
 /// What to do with the configuration.
@@ -29,7 +31,7 @@ pub enum Verb {
 #[derive(Debug, Args)]
 pub struct ConfigFlags {
     #[command(flatten)]
-    node: NodeFlags,
+    serve: ServeFlags,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -40,13 +42,9 @@ pub(super) fn run(verb: &Verb) -> Result<(), Failure> {
         Verb::Show { flags, sources } => (flags, Some(*sources)),
         Verb::Check { flags } => (flags, None),
     };
-    let serve = ServeFlags {
-        dev: false,
-        node: flags.node.clone(),
-    };
-    let config = node::configuration(&serve).map_err(|error| Failure::Failed(error.to_string()))?;
+    let config = node::configuration(&flags.serve).map_err(unusable)?;
     let Some(sources) = show else {
-        node::check(&config).map_err(|error| Failure::Failed(error.to_string()))?;
+        node::check(&config).map_err(unusable)?;
         output::done(
             flags.output,
             &json!({"usable": true}),
@@ -78,4 +76,8 @@ pub(super) fn run(verb: &Verb) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn unusable(error: impl Display) -> Failure {
+    Failure::Configuration(error.to_string())
 }

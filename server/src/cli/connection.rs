@@ -1,6 +1,7 @@
 //! `anabranch connection`.
 
 use clap::Subcommand;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::client::{Client, Failure, encode, query};
 use super::{ServerFlags, output};
@@ -28,6 +29,7 @@ pub enum Verb {
     /// Close one
     Close {
         /// Its id, as the list shows it
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         id: String,
         /// Why, for the log
         #[arg(long)]

@@ -6,6 +6,8 @@
 use std::io::Read;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -23,7 +25,7 @@ const LOOK_COUNT: u64 = 100;
 pub struct PublishFlags {
     /// Routing key, with . between the levels of a topic: plant.7.temp
     address: String,
-    /// The body; `-` is standard input
+    /// The body; `-` is standard input, whatever bytes it has
     body: String,
     /// The exchange [default: the topic exchange of devices]
     #[arg(long, default_value = "amq.topic")]
@@ -66,12 +68,17 @@ pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), F
         };
         headers.insert(name.to_owned(), value.into());
     }
-    let mut body = flags.body;
-    if body == "-" {
-        body.clear();
-        let read = std::io::stdin().read_to_string(&mut body);
+    let (body, encoding) = if flags.body == "-" {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().read_to_end(&mut bytes);
         read.map_err(|error| Failure::Failed(format!("standard input: {error}")))?;
-    }
+        match String::from_utf8(bytes) {
+            Ok(text) => (text, "utf8"),
+            Err(binary) => (STANDARD.encode(binary.as_bytes()), "base64"),
+        }
+    } else {
+        (flags.body, "utf8")
+    };
     let answer = client.post(
         "/publish",
         &json!({
@@ -79,6 +86,7 @@ pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), F
             "exchange": flags.exchange,
             "address": flags.address,
             "body": body,
+            "body_encoding": encoding,
             "durable": !flags.transient,
             "content_type": flags.content_type,
             "headers": headers,

@@ -3,7 +3,7 @@
 //! `serve` runs a node. Everything else, but `config` and `version`, asks a running node over its HTTP
 //! API: nouns with verbs (`user list`, `stream purge`), a table for people or JSON with `-o json`.
 //!
-//! Exit codes, stable: 0 done; 1 refused or failed; 2 the command line is wrong; 3 no server answers.
+//! The exit codes, which are stable, stand in [`EXIT_CODES`].
 //!
 //! Owns: the grammar, the exit codes.
 //! Never: opens the data folder of a node (but for the administrator's first password).
@@ -22,12 +22,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde_json::json;
 
 pub use client::PASSWORD_FILE;
 
+/// What every help ends with.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused by the server, or failed
+  2  the command line or the configuration is wrong
+  3  no server answers";
+/// Heading of the flags that say which server is asked.
+const SERVER: &str = "Server";
+/// Place in the help of flags that every command has: behind its own.
+const LAST: usize = 900;
+
 /// One server for devices over MQTT and applications over AMQP, on one log.
 #[derive(Debug, Parser)]
-#[command(name = "anabranch", version, propagate_version = true)]
+#[command(name = "anabranch", version, propagate_version = true, after_help = EXIT_CODES)]
 pub struct CommandLine {
     /// What to do.
     #[command(subcommand)]
@@ -87,7 +100,11 @@ pub enum Command {
         verb: configuration::Verb,
     },
     /// Print the version
-    Version,
+    Version {
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
 }
 
 /// What `serve` can be told.
@@ -116,7 +133,7 @@ pub struct NodeFlags {
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
     /// Configuration file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_CONFIG")]
     pub config: Option<PathBuf>,
     /// Form of the log [default: text]
     #[arg(long, value_name = "FORM", value_parser = ["text", "json"])]
@@ -130,26 +147,50 @@ pub struct ServerFlags {
     #[arg(
         long,
         global = true,
+        help_heading = SERVER,
+        display_order = LAST,
         env = "ANABRANCH_URL",
         default_value = "http://127.0.0.1:15672"
     )]
     pub url: String,
     /// Who asks [default: admin]
-    #[arg(long, global = true, env = "ANABRANCH_USER")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = SERVER,
+        display_order = LAST,
+        env = "ANABRANCH_USER"
+    )]
     pub user: Option<String>,
     /// The password; by default the one in DATA/admin-password
     #[arg(
         long,
         global = true,
+        help_heading = SERVER,
+        display_order = LAST,
         env = "ANABRANCH_PASSWORD",
         hide_env_values = true
     )]
     pub password: Option<String>,
     /// The data folder of a node on this machine, for the administrator's first password
-    #[arg(long, global = true, value_name = "DIR", default_value = "./data")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = SERVER,
+        display_order = LAST,
+        value_name = "DIR",
+        default_value = "./data"
+    )]
     pub data: PathBuf,
     /// How to print
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        display_order = LAST,
+        value_enum,
+        default_value_t = Output::Table
+    )]
     pub output: Output,
 }
 
@@ -173,8 +214,10 @@ pub fn run(command: Command) -> ExitCode {
         Command::Pub { server, publish } => message::publish(&server, publish),
         Command::Sub { server, follow } => message::follow(&server, &follow),
         Command::Config { verb } => configuration::run(&verb),
-        Command::Version => {
-            output::line(concat!("anabranch ", env!("CARGO_PKG_VERSION")));
+        Command::Version { output } => {
+            let version = env!("CARGO_PKG_VERSION");
+            let answer = json!({"name": "anabranch", "version": version});
+            output::done(output, &answer, &format!("anabranch {version}"));
             Ok(())
         }
     };

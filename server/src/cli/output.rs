@@ -1,11 +1,12 @@
-//! Printing: lines, JSON, and tables whose columns are keys of the API's objects.
+//! Printing: lines, JSON, and tables whose columns are keys of the API's objects, `a.b` the key `b` within
+//! the object `a`.
 //!
 //! Owns: alignment, and how a JSON value looks in a cell.
 //! Never: fails when nobody reads (a closed pipe ends the program quietly).
 
 use std::io::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Output;
 
@@ -32,9 +33,10 @@ pub(super) fn items(output: Output, answer: &Value, columns: &[&str]) {
     }
 }
 
-/// Prints a value as JSON, or, as text, what was done.
+/// Prints what was done: as text, or the API's answer as JSON, where it has none the text in an object.
 pub(super) fn done(output: Output, answer: &Value, text: &str) {
     match output {
+        Output::Json if answer.is_null() => json(&json!({"done": text})),
         Output::Json => json(answer),
         Output::Table => line(text),
     }
@@ -46,11 +48,14 @@ pub(super) fn json(value: &Value) {
 }
 
 fn table(rows: &[Value], columns: &[&str]) -> Vec<String> {
-    let title = columns.iter().map(|column| column.replace('_', " "));
+    let title = columns.iter().map(|column| {
+        let name = column.rsplit('.').next().unwrap_or(column);
+        name.replace('_', " ")
+    });
     let mut cells: Vec<Vec<String>> = vec![title.collect()];
     cells.extend(
         rows.iter()
-            .map(|row| columns.iter().map(|key| cell(&row[*key])).collect()),
+            .map(|row| columns.iter().map(|column| cell(at(row, column))).collect()),
     );
     let width = |column: usize| {
         let lengths = cells.iter().map(|row| row[column].chars().count());
@@ -65,6 +70,10 @@ fn table(rows: &[Value], columns: &[&str]) -> Vec<String> {
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     cells.iter().map(print).collect()
+}
+
+fn at<'a>(row: &'a Value, column: &str) -> &'a Value {
+    column.split('.').fold(row, |value, key| &value[key])
 }
 
 fn cell(value: &Value) -> String {
@@ -82,15 +91,10 @@ fn cell(value: &Value) -> String {
                 value => format!("{}:{value}", cell(&fields["kind"])),
             }
         }
+        // As `--resource` takes it: an empty pattern is empty.
         Value::Object(fields) if fields.contains_key("match") => {
-            let part = |name: &str| cell(fields.get(name).unwrap_or(&Value::Null));
-            format!(
-                "{}:{}:{}@{}",
-                part("kind"),
-                part("match"),
-                part("pattern"),
-                part("vhost")
-            )
+            let part = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+            format!("{}:{}:{}", part("kind"), part("match"), part("pattern"))
         }
         other => other.to_string(),
     }
@@ -124,6 +128,15 @@ mod tests {
             "user:anna,everyone"
         );
         let resource = json!({"vhost": "/", "kind": "topic", "match": "filter", "pattern": "a/#"});
-        assert_eq!(cell(&resource), "topic:filter:a/#@/");
+        assert_eq!(cell(&resource), "topic:filter:a/#");
+        let all = json!({"vhost": "*", "kind": "*", "match": "prefix", "pattern": ""});
+        assert_eq!(cell(&all), "*:prefix:");
+        assert_eq!(
+            table(
+                &[json!({"resource": resource})],
+                &["resource.vhost", "resource"]
+            ),
+            ["vhost  resource", "/      topic:filter:a/#"]
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! `anabranch rule`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -7,7 +8,15 @@ use super::client::{Client, Failure, encode, query};
 use super::{Output, ServerFlags, output};
 
 const COLUMNS: &[&str] = &[
-    "id", "effect", "priority", "subjects", "actions", "resource", "origin", "comment",
+    "id",
+    "effect",
+    "priority",
+    "subjects",
+    "actions",
+    "resource.vhost",
+    "resource",
+    "origin",
+    "comment",
 ];
 
 /// What to do with rules.
@@ -20,6 +29,7 @@ pub enum Verb {
     /// Delete a rule
     Delete {
         /// Its name
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         id: String,
     },
     /// Say whether somebody may do something, and which rule decides
@@ -42,7 +52,9 @@ pub struct RuleFlags {
     /// What they do, such as publish; may be given several times
     #[arg(long = "action", value_name = "ACTION", required = true)]
     actions: Vec<String>,
-    /// On what: KIND:MATCH:PATTERN, such as topic:filter:plant/# or queue:literal:jobs
+    /// On what: KIND:MATCH:PATTERN, such as topic:filter:plant/# or queue:literal:jobs; KIND is topic,
+    /// exchange, queue, stream, session, admin or *; MATCH is literal, prefix, filter (+ is one level, # any
+    /// number of them, at any place), regex or regex-search
     #[arg(long, value_name = "KIND:MATCH:PATTERN", default_value = "*:prefix:")]
     resource: String,
     /// In which vhost; * is any

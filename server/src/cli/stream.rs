@@ -1,5 +1,6 @@
 //! `anabranch stream`.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -68,6 +69,7 @@ pub enum Verb {
 #[derive(Debug, Args)]
 pub struct Name {
     /// Its name
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// Its vhost
     #[arg(long, default_value = "/")]

@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::{Client, Failure, encode};
@@ -19,11 +20,14 @@ pub enum Verb {
     /// One user
     Show {
         /// The user's name
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
     },
     /// Create a user
+    #[command(group = ArgGroup::new("source").args(["new_password", "new_password_file"]).required(true))]
     Add {
         /// The user's name
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         password: PasswordFlags,
@@ -37,6 +41,7 @@ pub enum Verb {
     /// Change a user; what is not given stays
     Set {
         /// The user's name
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         #[command(flatten)]
         password: PasswordFlags,
@@ -50,6 +55,7 @@ pub enum Verb {
     /// Delete a user and close their connections
     Delete {
         /// The user's name
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
     },
 }

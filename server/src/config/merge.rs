@@ -1,8 +1,9 @@
 //! Layers of values over the defaults, each value with its source.
 //!
 //! Owns: which keys exist (those of the defaults), what type each has (that of its default), the names of
-//! environment variables, the search for the nearest known key.
+//! environment variables.
 //! Never: what a key means.
+//! Next: `nearest.rs`, for names that nobody knows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::nearest::nearest;
 use super::{Entry, PREFIX, SEPARATOR};
 
 /// Where a value comes from.
@@ -57,14 +59,14 @@ pub enum ConfigError {
         error: Box<toml::de::Error>,
     },
     /// No such key.
-    #[error("{from}: there is no key `{key}`; the nearest is `{nearest}`")]
+    #[error("{from}: there is no key `{key}`; {}", hint(.nearest.as_deref()))]
     Unknown {
         /// Who named it.
         from: String,
         /// What it named.
         key: String,
-        /// What it may have meant.
-        nearest: String,
+        /// What it may have meant, if anything is near.
+        nearest: Option<String>,
     },
     /// A key has a value of another type.
     #[error("{from}: `{key}` must be {wanted}, not {found}")]
@@ -100,10 +102,18 @@ pub enum ConfigError {
     },
 }
 
+fn hint(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(name) => format!("the nearest is `{name}`"),
+        None => "`anabranch config show` prints all there are".to_owned(),
+    }
+}
+
 /// Values over their defaults.
 #[derive(Debug)]
 pub(crate) struct Merged {
     values: Table,
+    defaults: Table,
     /// Only of keys that somebody changed.
     sources: BTreeMap<String, Source>,
 }
@@ -111,7 +121,8 @@ pub(crate) struct Merged {
 impl Merged {
     pub(crate) fn new(defaults: Table) -> Merged {
         Merged {
-            values: defaults,
+            values: defaults.clone(),
+            defaults,
             sources: BTreeMap::new(),
         }
     }
@@ -152,19 +163,24 @@ impl Merged {
         Ok(())
     }
 
-    /// Takes the value of an environment variable whose name says that it is a key.
-    pub(crate) fn variable(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
+    /// Takes the value of an environment variable whose name begins with [`PREFIX`]; gives whether it is a
+    /// key. One that looks like a key and is none is refused, so that a slip is not passed over.
+    pub(crate) fn variable(&mut self, name: &str, text: &str) -> Result<bool, ConfigError> {
         let key = name.strip_prefix(PREFIX).unwrap_or(name);
         let key = key.to_ascii_lowercase().replace(SEPARATOR, ".");
-        if self.find(&key).is_none_or(Value::is_table) {
-            let nearest = variable_name(&self.nearest(&key));
-            return Err(ConfigError::Unknown {
+        let separated = key.contains('.');
+        if separated && self.find(&key).is_some_and(|value| !value.is_table()) {
+            self.text(&key, text, Source::Variable(name.to_owned()))?;
+            return Ok(true);
+        }
+        match self.nearest_variable(&key) {
+            None if !separated => Ok(false),
+            nearest => Err(ConfigError::Unknown {
                 from: "the environment".to_owned(),
                 key: name.to_owned(),
                 nearest,
-            });
+            }),
         }
-        self.text(&key, text, Source::Variable(name.to_owned()))
     }
 
     /// Takes the value of a flag.
@@ -240,12 +256,12 @@ impl Merged {
 
     /// What a key is now.
     pub(crate) fn find(&self, key: &str) -> Option<&Value> {
-        let mut parts = key.split('.');
-        let mut value = self.values.get(parts.next()?)?;
-        for part in parts {
-            value = value.as_table()?.get(part)?;
-        }
-        Some(value)
+        find_in(&self.values, key)
+    }
+
+    /// What a key is when nobody sets it.
+    pub(crate) fn default_of(&self, key: &str) -> Option<&Value> {
+        find_in(&self.defaults, key)
     }
 
     /// A section.
@@ -288,24 +304,41 @@ impl Merged {
         }
     }
 
-    /// The known key or section, of as many parts, that differs in the fewest letters.
-    fn nearest(&self, key: &str) -> String {
+    /// The known key or section that is meant by a name, if one is near.
+    fn nearest(&self, key: &str) -> Option<String> {
         let mut names: Vec<String> = Vec::new();
         for entry in self.entries() {
             let parts: Vec<&str> = entry.key.split('.').collect();
             names.extend((1..=parts.len()).map(|count| parts[..count].join(".")));
         }
-        let depth = key.matches('.').count();
-        let of_depth = |name: &&String| name.matches('.').count() == depth;
-        let same: Vec<&String> = names.iter().filter(of_depth).collect();
-        let among = if same.is_empty() {
-            names.iter().collect()
-        } else {
-            same
-        };
-        let nearest = among.into_iter().min_by_key(|name| distance(name, key));
-        nearest.cloned().unwrap_or_default()
+        nearest(key, &names).map(str::to_owned)
     }
+
+    /// The variable that is meant by a name, be its parts separated as they should, by one underscore, or
+    /// be it the last part alone.
+    fn nearest_variable(&self, key: &str) -> Option<String> {
+        let keys: Vec<String> = self.entries().into_iter().map(|entry| entry.key).collect();
+        if key.contains('.') {
+            return nearest(key, &keys).map(variable_name);
+        }
+        let alone = |full: &&String| full.rsplit('.').next() == Some(key);
+        if let Some(full) = keys.iter().find(alone) {
+            return Some(variable_name(full));
+        }
+        let flat: Vec<String> = keys.iter().map(|key| key.replace('.', "_")).collect();
+        let found = nearest(key, &flat)?;
+        let place = flat.iter().position(|name| name == found)?;
+        keys.get(place).map(|key| variable_name(key))
+    }
+}
+
+fn find_in<'a>(values: &'a Table, key: &str) -> Option<&'a Value> {
+    let mut parts = key.split('.');
+    let mut value = values.get(parts.next()?)?;
+    for part in parts {
+        value = value.as_table()?.get(part)?;
+    }
+    Some(value)
 }
 
 fn join(within: &str, name: &str) -> String {
@@ -332,34 +365,5 @@ fn describe(value: &Value) -> &'static str {
         Value::Datetime(_) => "a date",
         Value::Array(_) => "a list",
         Value::Table(_) => "a section",
-    }
-}
-
-/// How many letters must be inserted, deleted or replaced to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (column, candidate) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *candidate);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_distance_counts_changed_letters() {
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("address", "adress"), 1);
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("same", "same"), 0);
     }
 }

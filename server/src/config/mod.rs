@@ -10,6 +10,7 @@
 //! Next: `merge.rs`, then `settings.rs`.
 
 mod merge;
+mod nearest;
 mod settings;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,13 @@ use merge::Merged;
 pub const PREFIX: &str = "ANABRANCH_";
 /// Between section and key in the name of an environment variable.
 pub const SEPARATOR: &str = "__";
+/// Variables that begin so and are no keys: the command line reads them.
+pub const NOT_KEYS: [&str; 4] = [
+    "ANABRANCH_CONFIG",
+    "ANABRANCH_PASSWORD",
+    "ANABRANCH_URL",
+    "ANABRANCH_USER",
+];
 
 /// A gateway's section as the configuration sees it.
 pub struct GatewaySection {
@@ -52,6 +60,8 @@ pub struct Entry {
 pub struct Config {
     /// What the server itself uses.
     pub settings: Settings,
+    /// Environment variables that begin with [`PREFIX`] and are nothing that is known.
+    pub strangers: Vec<String>,
     merged: Merged,
 }
 
@@ -72,14 +82,14 @@ impl Config {
             merged.file(path)?;
         }
         let mut variables: Vec<_> = environment
-            .filter(|(name, _)| {
-                let key = name.strip_prefix(PREFIX);
-                key.is_some_and(|key| key.contains(SEPARATOR))
-            })
+            .filter(|(name, _)| name.starts_with(PREFIX) && !NOT_KEYS.contains(&name.as_str()))
             .collect();
         variables.sort();
+        let mut strangers = Vec::new();
         for (name, value) in variables {
-            merged.variable(&name, &value)?;
+            if !merged.variable(&name, &value)? {
+                strangers.push(name);
+            }
         }
         for (flag, key, value) in flags {
             merged.flag(flag, key, value)?;
@@ -92,7 +102,11 @@ impl Config {
             }
         }
         let settings = settings::read(&merged)?;
-        Ok(Config { settings, merged })
+        Ok(Config {
+            settings,
+            strangers,
+            merged,
+        })
     }
 
     /// Every key, its value and its source, in the order of the sections.
@@ -115,10 +129,29 @@ impl Config {
         section
     }
 
-    /// An error about a gateway's section, in the gateway's words.
-    pub fn refuse_section(gateway: &str, why: &str) -> ConfigError {
+    /// An error about a key: what it must be, and what it is.
+    pub fn refuse(&self, key: &str, wanted: &str) -> ConfigError {
+        let found = self.merged.find(key).map(Value::to_string);
+        ConfigError::Range {
+            from: self.merged.source(key),
+            key: key.to_owned(),
+            wanted: wanted.to_owned(),
+            found: found.unwrap_or_default(),
+        }
+    }
+
+    /// An error about a gateway's section, in the gateway's words; where they say what a key must be, with
+    /// what it is and who said so.
+    pub fn refuse_section(&self, gateway: &str, why: &str) -> ConfigError {
+        let section = format!("gateway.{gateway}");
+        for name in self.section_of(gateway).keys() {
+            let key = format!("{section}.{name}");
+            if let Some(wanted) = why.strip_prefix(&format!("{key} must be ")) {
+                return self.refuse(&key, wanted);
+            }
+        }
         ConfigError::Section {
-            section: format!("gateway.{gateway}"),
+            section,
             why: why.to_owned(),
         }
     }
@@ -253,6 +286,56 @@ mod tests {
             .to_string();
         assert!(error.contains("ANABRANCH_HTTP__ADRESS"), "{error}");
         assert!(error.contains("ANABRANCH_HTTP__ADDRESS"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_looks_like_a_key_is_refused_and_another_one_told() {
+        for (slip, meant) in [
+            ("ANABRANCH_HTTP_ADDRESS", "ANABRANCH_HTTP__ADDRESS"),
+            ("ANABRANCH_DATA", "ANABRANCH_NODE__DATA"),
+            (
+                "ANABRANCH_GATEWAY_WORDS_LENGTH_MAX",
+                "ANABRANCH_GATEWAY__WORDS__LENGTH_MAX",
+            ),
+            (
+                "ANABRANCH_WORDS__LENGHT_MAX",
+                "ANABRANCH_GATEWAY__WORDS__LENGTH_MAX",
+            ),
+        ] {
+            let error = load(None, &[(slip, "1")], &[]).unwrap_err().to_string();
+            assert!(error.contains(slip) && error.contains(meant), "{error}");
+        }
+        // Orchestrators name services so.
+        let others = [
+            ("ANABRANCH_PASSWORD", "of the command line"),
+            ("ANABRANCH_PORT_1883_TCP_ADDR", "10.0.0.1"),
+            ("ANABRANCH_SERVICE_HOST", "10.0.0.1"),
+        ];
+        let config = load(None, &others, &[]).unwrap();
+        assert_eq!(
+            config.strangers,
+            ["ANABRANCH_PORT_1883_TCP_ADDR", "ANABRANCH_SERVICE_HOST"]
+        );
+    }
+
+    #[test]
+    fn a_section_is_known_by_its_end_and_nothing_is_guessed_from_afar() {
+        let error = |file| load(Some(file), &[], &[]).unwrap_err().to_string();
+        assert!(error("[words]\na = 1").contains("`gateway.words`"));
+        assert!(error("dev = true").contains("`node.dev`"));
+        let far = error("[tls]\na = 1");
+        assert!(
+            !far.contains("nearest") && far.contains("config show"),
+            "{far}"
+        );
+    }
+
+    #[test]
+    fn an_address_may_be_a_name_and_a_wrong_one_is_told_its_own_port() {
+        let config = load(Some("[http]\naddress = \"localhost:7000\""), &[], &[]).unwrap();
+        assert!(config.settings.http.address.ip().is_loopback());
+        let error = load(Some("[http]\naddress = \"here\""), &[], &[]).unwrap_err();
+        assert!(error.to_string().contains("127.0.0.1:15672"), "{error}");
     }
 
     #[test]

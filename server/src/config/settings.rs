@@ -3,7 +3,7 @@
 //! Owns: `[node]`, `[http]`, `[store]`, `[limits]`, `[auth]` and `[log]`.
 //! Never: a gateway's section.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use anabranch_core::shard::ShardLimits;
@@ -231,7 +231,7 @@ pub(super) fn defaults() -> Table {
 
 /// Reads and checks the server's sections.
 pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
-    address(merged, "http.address")?;
+    let http = address(merged, "http.address")?;
     let ranges: &[(&str, i64, i64)] = &[
         ("node.workers", 0, WORKERS_MAX as i64),
         ("http.body_bytes_max", 1024, 1 << 30),
@@ -281,10 +281,13 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
             found: format!("`{format}`"),
         });
     }
-    let server: Table = ["node", "http", "store", "limits", "auth", "log"]
+    let mut server: Table = ["node", "http", "store", "limits", "auth", "log"]
         .into_iter()
         .map(|section| (section.to_owned(), Value::Table(merged.table(&[section]))))
         .collect();
+    if let Some(Value::Table(section)) = server.get_mut("http") {
+        section.insert("address".to_owned(), Value::String(http.to_string()));
+    }
     // Whatever is left is a kind of error that the checks above do not know; its text names the key.
     server
         .try_into()
@@ -294,13 +297,27 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         })
 }
 
-/// A key that is an address with a port.
+/// A key that is an address with a port. Of a name that stands for several, the first of version 4.
 pub(super) fn address(merged: &Merged, key: &str) -> Result<SocketAddr, ConfigError> {
     let text = merged.find(key).and_then(Value::as_str).unwrap_or_default();
-    text.parse().map_err(|_| ConfigError::Range {
+    let found: Vec<SocketAddr> = text
+        .to_socket_addrs()
+        .map_or_else(|_| Vec::new(), Iterator::collect);
+    let first = found.iter().find(|address| address.is_ipv4());
+    if let Some(address) = first.or(found.first()) {
+        return Ok(*address);
+    }
+    let usual = merged.default_of(key).and_then(Value::as_str);
+    let port = usual
+        .and_then(|text| text.parse().ok())
+        .map_or(0, |usual: SocketAddr| usual.port());
+    Err(ConfigError::Range {
         from: merged.source(key),
         key: key.to_owned(),
-        wanted: "an IP address with a port, such as 127.0.0.1:1883".to_owned(),
+        wanted: format!(
+            "an IP address or a name of this machine, with a port, such as {}:{port}",
+            Ipv4Addr::LOCALHOST
+        ),
         found: format!("{text:?}"),
     })
 }

@@ -22,13 +22,14 @@ use tokio::sync::oneshot;
 
 use super::start::StartError;
 use crate::cli::PASSWORD_FILE;
+use crate::config::Config;
 use crate::{gateways, login};
 
 /// The user of development mode, and the mark by which it is known as such.
-const GUEST: &str = "guest";
+pub(super) const GUEST: &str = "guest";
 const DEV_TAG: &str = "dev";
 /// The first user.
-const ADMIN: &str = "admin";
+pub(super) const ADMIN: &str = "admin";
 /// Letters of a first password: none that look alike.
 const ALPHABET: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 const PASSWORD_LETTERS: usize = 24;
@@ -95,6 +96,22 @@ impl Founding<'_> {
             self.propose(MetaCommand::DeleteUser { name }).await?;
         }
         Ok(())
+    }
+
+    /// Says which gateways let clients into vhosts that do not exist, so that they all are refused.
+    pub(super) fn warn_of_missing_vhosts(&self, config: &Config) {
+        let meta = self.fabric.meta();
+        for section in gateways::sections() {
+            let keys = config.section_of(section.name);
+            let vhost = keys.get("vhost").and_then(toml::Value::as_str);
+            if let Some(vhost) = vhost.filter(|name| meta.vhost(name).is_none()) {
+                tracing::warn!(
+                    vhost,
+                    "gateway.{}.vhost does not exist: every connection will be refused",
+                    section.name
+                );
+            }
+        }
     }
 
     /// Where the administrator's first password stands.

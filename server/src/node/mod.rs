@@ -8,7 +8,7 @@ mod descriptors;
 mod founding;
 mod start;
 
-use std::path::Path;
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,9 +18,13 @@ use crate::cli::ServeFlags;
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::gateways;
 
+use founding::{ADMIN, GUEST};
 pub(crate) use founding::{is_guest, propose};
 use start::Running;
 pub use start::StartError;
+
+/// Exit code when the configuration cannot be used; that of a wrong command line as well.
+pub const CONFIGURATION_CODE: u8 = 2;
 
 /// The configuration that these flags, the environment and the file they name give.
 ///
@@ -54,8 +58,9 @@ pub fn configuration(flags: &ServeFlags) -> Result<Config, ConfigError> {
 /// Whether a node could be started with this configuration, as far as that can be known without doing it.
 ///
 /// # Errors
-/// A gateway's section does not fit, or development mode would listen beyond loopback.
+/// A gateway's section or `log.level` does not fit, or development mode would listen beyond loopback.
 pub fn check(config: &Config) -> Result<gateways::Listening, StartError> {
+    log_level(config)?;
     let (listening, _) = gateways::make(config)?;
     if config.settings.node.dev {
         let http = ("http", config.settings.http.address);
@@ -77,12 +82,12 @@ pub fn serve(flags: &ServeFlags) -> ExitCode {
         Ok(config) => config,
         Err(error) => {
             eprintln!("anabranch: {error}");
-            return ExitCode::from(2);
+            return ExitCode::from(CONFIGURATION_CODE);
         }
     };
-    if let Err(error) = log_to_stdout(&config) {
+    if let Err(error) = check(&config).and_then(|_| log_to_stdout(&config)) {
         eprintln!("anabranch: {error}");
-        return ExitCode::from(2);
+        return ExitCode::from(CONFIGURATION_CODE);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -107,13 +112,21 @@ pub fn serve(flags: &ServeFlags) -> ExitCode {
     }
 }
 
-fn log_to_stdout(config: &Config) -> Result<(), String> {
-    let log = &config.settings.log;
-    let level = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
+fn log_level(config: &Config) -> Result<EnvFilter, StartError> {
+    let level = &config.settings.log.level;
+    EnvFilter::try_new(level).map_err(|error| {
+        StartError::Config(config.refuse(
+            "log.level",
+            &format!("a level, or levels by module such as info,anabranch_core=debug ({error})"),
+        ))
+    })
+}
+
+fn log_to_stdout(config: &Config) -> Result<(), StartError> {
     let log_lines = tracing_subscriber::fmt()
-        .with_env_filter(level)
+        .with_env_filter(log_level(config)?)
         .with_target(false);
-    match log.format {
+    match config.settings.log.format {
         LogFormat::Text => log_lines.with_ansi(false).init(),
         LogFormat::Json => log_lines.json().init(),
     }
@@ -150,9 +163,9 @@ async fn told(signal: &mut Signal) {
     }
 }
 
-/// Says what a newcomer needs, and last that the node is ready.
+/// Says what a newcomer needs, and last that the node is ready. A log that a program reads gets no
+/// password: such logs are collected.
 fn announce(config: &Config, running: &Running) {
-    let json = config.settings.log.format == LogFormat::Json;
     let address = |name: &str| {
         let found = running.listening.iter().find(|(known, _)| *known == name);
         found
@@ -162,48 +175,70 @@ fn announce(config: &Config, running: &Running) {
     let (mqtt, amqp, http) = (address("mqtt"), address("amqp"), running.http.to_string());
     let file = running.password_file.display().to_string();
     let console = format!("http://{http}/");
-    if config.settings.node.dev {
+    let dev = config.settings.node.dev;
+    if !config.strangers.is_empty() {
+        let names = config.strangers.join(" ");
+        tracing::warn!(names, "environment variables that are no keys are not used");
+    }
+    if dev {
         tracing::warn!(
             "--dev: EVERYONE ON THIS MACHINE MAY DO EVERYTHING: anonymous access, guest/guest with all rights"
         );
     }
-    if let Some(password) = &running.first_password {
-        if json {
+    let first = running.first_password.as_deref();
+    if config.settings.log.format == LogFormat::Json {
+        if first.is_some() {
             tracing::info!(
-                user = "admin",
-                password,
+                user = ADMIN,
                 file,
-                "first start: the administrator was created"
-            );
-        } else {
-            println!(
-                "\n  console   {console}\n  user      admin\n  password  {password}   (also in {file})\n"
+                "first start: the administrator was created, with the password in the file"
             );
         }
-    } else {
+    } else if dev {
+        welcome(running, &console, GUEST, GUEST, "");
+    } else if let Some(password) = first {
+        welcome(
+            running,
+            &console,
+            ADMIN,
+            password,
+            &format!("   (also in {file})"),
+        );
+    }
+    if first.is_none() || dev {
         tracing::info!(
             console,
             file,
-            "the administrator's first password stands in the file"
+            "the administrator's first password, if nobody changed it, stands in the file"
         );
-    }
-    if !json && running.first_password.is_some() {
-        try_it(&running.listening, &running.password_file);
     }
     tracing::info!(mqtt, amqp, http, "ready");
 }
 
-/// Two commands to copy: an application that waits for what a device reports.
-fn try_it(listening: &[(&'static str, std::net::SocketAddr)], file: &Path) {
-    let port = |name: &str| {
-        let found = listening.iter().find(|(known, _)| *known == name);
-        found.map_or(0, |(_, address)| address.port())
+/// Where the console is, who may enter, and two commands to copy: an application that waits for what a
+/// device reports.
+fn welcome(running: &Running, console: &str, user: &str, password: &str, note: &str) {
+    let target = |name: &str| {
+        let found = running.listening.iter().find(|(known, _)| *known == name);
+        let address = found.map(|(_, address)| *address);
+        let port = address.map_or(0, |address| address.port());
+        // Whoever listens everywhere is reached on loopback too.
+        let host = address
+            .map(|address| address.ip())
+            .filter(|ip| !ip.is_unspecified());
+        (host.unwrap_or(Ipv4Addr::LOCALHOST.into()), port)
     };
-    let password = format!("\"$(cat '{}')\"", file.display());
+    let typed = match user {
+        ADMIN => format!("\"$(cat '{}')\"", running.password_file.display()),
+        _ => password.to_owned(),
+    };
+    let exchange = gateways::TOPIC_EXCHANGE;
+    let ((amqp, amqp_port), (mqtt, mqtt_port)) = (target("amqp"), target("mqtt"));
     println!(
-        "  Try it, in two terminals:\n\n    amqp-consume --server 127.0.0.1 --port {} --username admin --password {password} \\\n        --exchange {} --routing-key 'plant.*.temp' cat\n\n    mosquitto_pub -h 127.0.0.1 -p {} -u admin -P {password} -q 1 -t plant/7/temp -m 21.5\n",
-        port("amqp"),
-        gateways::TOPIC_EXCHANGE,
-        port("mqtt"),
+        "\n  console   {console}\n  user      {user}\n  password  {password}{note}\n\n  \
+         Try it, in two terminals:\n\n    \
+         amqp-consume --server {amqp} --port {amqp_port} --username {user} --password {typed} \\\n        \
+         --exchange {exchange} --routing-key 'plant.*.temp' cat\n\n    \
+         mosquitto_pub -h {mqtt} -p {mqtt_port} -u {user} -P {typed} -q 1 -t plant/7/temp -m 21.5\n"
     );
 }

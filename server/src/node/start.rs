@@ -9,6 +9,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -112,7 +113,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     let (listening, codecs) = gateways::make(config)?;
     debug_assert_eq!(addresses.len(), listening.len());
     let data = config.data();
-    std::fs::create_dir_all(&data).map_err(|source| StartError::Data {
+    make_data_folder(&data).map_err(|source| StartError::Data {
         path: data.clone(),
         source,
     })?;
@@ -129,6 +130,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     founding.begin(incarnation, &ids).await?;
     let first_password = founding.administrator().await?;
     founding.guest(settings.node.dev).await?;
+    founding.warn_of_missing_vhosts(config);
     let password_file = founding.password_file();
     let keeper = RuleKeeper::new(fabric.clone(), settings.node.dev);
     let logins = Logins::new(fabric.clone(), &settings.auth, settings.node.dev)?;
@@ -251,6 +253,17 @@ impl Running {
         }
         off_the_runtime(move || self.meta.shutdown()).await;
     }
+}
+
+/// Messages and password hashes are nobody's but the owner's. A folder that is there already stays as it is.
+fn make_data_folder(data: &Path) -> io::Result<()> {
+    if data.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = data.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::DirBuilder::new().mode(0o700).create(data)
 }
 
 /// Runs what blocks, beside the runtime.
