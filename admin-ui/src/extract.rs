@@ -65,8 +65,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Given<T> {
                 StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(app.settings.body_limit_bytes),
                 _ => ApiError::bad_request("the body broke off"),
             })?;
-        serde_json::from_slice(&bytes)
-            .map(Given)
-            .map_err(|error| ApiError::bad_request(format!("the body does not fit: {error}")))
+        serde_json::from_slice(&bytes).map(Given).map_err(|error| {
+            // Names of types of this program help nobody who writes JSON.
+            let why = error.to_string().replace("unknown variant", "unknown word");
+            ApiError::bad_request(format!("the body does not fit: {why}"))
+        })
     }
 }

@@ -58,9 +58,9 @@ impl Collector for Numbers {
                 overview.node.disk_free_bytes,
             ),
             (
-                "start_time_milliseconds",
+                "start_time_seconds",
                 "When the node started, since 1970",
-                overview.node.started_at_ms,
+                overview.node.started_at_ms / 1000,
             ),
             (
                 "alarms",

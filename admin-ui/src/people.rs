@@ -218,7 +218,7 @@ pub(crate) async fn create_rule(
 ) -> Reply<(StatusCode, Json<Rule>)> {
     caller.need(&app, Right::All)?;
     let rule = app.backend.create_rule(&caller.identity, rule).await?;
-    app.note(&caller, "created a rule", &rule.id);
+    app.note(&caller, "created a rule", &said(&rule));
     Ok((StatusCode::CREATED, Json(rule)))
 }
 
@@ -233,7 +233,7 @@ pub(crate) async fn replace_rule(
         .backend
         .replace_rule(&caller.identity, &id, rule)
         .await?;
-    app.note(&caller, "changed a rule", &id);
+    app.note(&caller, "changed a rule", &said(&rule));
     Ok(Json(rule))
 }
 
@@ -243,8 +243,10 @@ pub(crate) async fn delete_rule(
     At(id): At<String>,
 ) -> Reply<StatusCode> {
     caller.need(&app, Right::All)?;
+    let rules = app.backend.rules().await?;
     app.backend.delete_rule(&caller.identity, &id).await?;
-    app.note(&caller, "deleted a rule", &id);
+    let gone = rules.iter().find(|rule| rule.id == id);
+    app.note(&caller, "deleted a rule", &gone.map_or(id.clone(), said));
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -255,6 +257,11 @@ pub(crate) async fn explain(
 ) -> Reply<Json<Explanation>> {
     caller.need(&app, Right::All)?;
     Ok(Json(app.backend.explain(question).await?))
+}
+
+/// A rule for the log, whole: what was in force once can be read there after it is gone.
+fn said(rule: &Rule) -> String {
+    serde_json::to_string(rule).unwrap_or_else(|_| rule.id.clone())
 }
 
 fn check_name(what: &str, name: &str) -> Reply<()> {

@@ -113,7 +113,9 @@ impl NodeBackend {
         let meta = self.parts.fabric.meta();
         let found = meta.exchange(id, exchange).map(|found| found.kind);
         found.ok_or_else(|| {
-            BackendError::NotFound(format!("there is no exchange {exchange} in vhost {vhost}"))
+            BackendError::NotFound(format!(
+                "there is no exchange {exchange:?} in vhost {vhost:?}"
+            ))
         })
     }
 

@@ -102,7 +102,7 @@ impl NodeBackend {
         let meta = self.parts.fabric.meta();
         let Some(found) = meta.exchange(vhost, exchange) else {
             return Err(BackendError::NotFound(format!(
-                "there is no exchange {exchange}"
+                "there is no exchange {exchange:?}"
             )));
         };
         if found.name.is_empty()

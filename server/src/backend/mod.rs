@@ -99,7 +99,7 @@ impl NodeBackend {
     fn vhost(&self, name: &str) -> Done<VhostId> {
         let meta = self.parts.fabric.meta();
         let found = meta.vhost(name).map(|vhost| vhost.id);
-        found.ok_or_else(|| BackendError::NotFound(format!("there is no vhost {name}")))
+        found.ok_or_else(|| BackendError::NotFound(format!("there is no vhost {name:?}")))
     }
 
     /// All vhosts with their names, or the one that is asked for.

@@ -306,7 +306,7 @@ impl NodeBackend {
     }
 
     pub(super) async fn kick(&self, who: &Identity, id: &str, reason: &str) -> Done<()> {
-        let missing = || BackendError::NotFound(format!("there is no connection {id}"));
+        let missing = || BackendError::NotFound(format!("there is no connection {id:?}"));
         let number = id.parse().map_err(|_| missing())?;
         let (tell, told) = oneshot::channel();
         let done = move |found| {

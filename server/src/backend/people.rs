@@ -25,6 +25,24 @@ use serde_json::Value;
 use super::{Done, NodeBackend, PROTOCOL};
 use crate::node::is_guest;
 
+/// Kinds of things that rules are about, as they are written.
+const RESOURCE_KINDS: [&str; 7] = [
+    "topic", "exchange", "queue", "session", "stream", "admin", "*",
+];
+/// Ways to read a rule's pattern, as they are written.
+const MATCH_KINDS: [&str; 5] = ["literal", "prefix", "filter", "regex", "regex-search"];
+/// Kinds of subjects of rules, as they are written.
+const SUBJECT_KINDS: [&str; 9] = [
+    "user",
+    "role",
+    "group",
+    "client_id",
+    "cidr",
+    "certificate",
+    "protocol",
+    "anonymous",
+    "everyone",
+];
 /// Longest name of a user.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -84,7 +102,7 @@ impl NodeBackend {
         let _one = self.changing_people.lock().await;
         if self.parts.fabric.meta().user(&name).is_some() {
             return Err(BackendError::Conflict(format!(
-                "there is a user {name} already"
+                "there is a user {name:?} already"
             )));
         }
         let user = meta::User {
@@ -128,7 +146,7 @@ impl NodeBackend {
     fn changeable(&self, name: &str) -> Done<meta::User> {
         let found = self.parts.fabric.meta().user(name).cloned();
         let user =
-            found.ok_or_else(|| BackendError::NotFound(format!("there is no user {name}")))?;
+            found.ok_or_else(|| BackendError::NotFound(format!("there is no user {name:?}")))?;
         if is_guest(&user) {
             let why = "the guest of development mode cannot be changed";
             return Err(BackendError::Conflict(why.to_owned()));
@@ -205,7 +223,8 @@ impl NodeBackend {
                 .rules()
                 .into_iter()
                 .filter_map(|rule| rule.id.parse::<u64>().ok());
-            numbers.max().unwrap_or(0) + 1
+            // Every change counts, so that a deleted rule's name in a log never means another one.
+            numbers.max().unwrap_or(0).max(meta.rules_generation()) + 1
         };
         self.store_rule(
             number.to_string(),
@@ -237,12 +256,18 @@ impl NodeBackend {
                 let why = format!("rule {id} is not stored and cannot be changed here");
                 Err(BackendError::Conflict(why))
             }
-            None => Err(BackendError::NotFound(format!("there is no rule {id}"))),
+            None => Err(BackendError::NotFound(format!("there is no rule {id:?}"))),
         }
     }
 
     async fn store_rule(&self, id: String, order: i64, rule: Rule) -> Done<Rule> {
         let invalid = |why: String| BackendError::Invalid(why);
+        let resource = &rule.resource;
+        known("kind of resource", &resource.kind, &RESOURCE_KINDS)?;
+        known("way to match", &resource.match_kind, &MATCH_KINDS)?;
+        for subject in &rule.subjects {
+            known("kind of subject", &subject.kind, &SUBJECT_KINDS)?;
+        }
         let mut written =
             serde_json::to_value(&rule).map_err(|error| invalid(error.to_string()))?;
         if let Value::Object(fields) = &mut written {
@@ -324,7 +349,7 @@ impl NodeBackend {
             None if anonymous => Vec::new(),
             None => {
                 return Err(BackendError::NotFound(format!(
-                    "there is no user {}",
+                    "there is no user {:?}",
                     question.user
                 )));
             }
@@ -366,6 +391,15 @@ fn row(user: &meta::User) -> User {
     }
 }
 
+/// Refuses a word that is none of a list, and says which there are.
+fn known(what: &str, word: &str, list: &[&str]) -> Done<()> {
+    if list.contains(&word) {
+        return Ok(());
+    }
+    let why = format!("there is no {what} {word:?}; there are {}", list.join(", "));
+    Err(BackendError::Invalid(why))
+}
+
 fn is_administrator(user: &meta::User) -> bool {
     user.roles.iter().any(|role| **role == *ADMINISTRATOR)
 }
@@ -380,4 +414,39 @@ fn checked_names(roles: &[String], groups: &[String]) -> Done<Vec<Arc<str>>> {
         }
     }
     Ok(held_names(roles, groups))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_auth::rule::{MatchKind, ResourceKind, Subject};
+    use serde_json::json;
+
+    /// The lists that a refusal prints are those of the crate that decides.
+    #[test]
+    fn every_listed_word_is_one_that_rules_know() {
+        for kind in RESOURCE_KINDS {
+            assert!(serde_json::from_value::<ResourceKind>(json!(kind)).is_ok());
+        }
+        for kind in MATCH_KINDS {
+            assert!(serde_json::from_value::<MatchKind>(json!(kind)).is_ok());
+        }
+        for kind in SUBJECT_KINDS {
+            let value = match kind {
+                "anonymous" | "everyone" => "",
+                "cidr" => "10.0.0.0/8",
+                _ => "x",
+            };
+            let subject = json!({"kind": kind, "value": value});
+            assert!(serde_json::from_value::<Subject>(subject).is_ok(), "{kind}");
+        }
+        let refused = known("way to match", "filtr", &MATCH_KINDS).unwrap_err();
+        let BackendError::Invalid(why) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            why.contains("\"filtr\"") && why.contains("regex-search"),
+            "{why}"
+        );
+    }
 }

@@ -143,7 +143,7 @@ impl NodeBackend {
             }
             other => {
                 return Err(BackendError::Invalid(format!(
-                    "kind must be queue, not {other}"
+                    "kind must be queue, not {other:?}"
                 )));
             }
         }
@@ -255,7 +255,7 @@ impl NodeBackend {
 
 pub(super) fn no_stream(vhost: &str, name: &str) -> BackendError {
     BackendError::NotFound(format!(
-        "there is no queue, stream or session {name} in vhost {vhost}"
+        "there is no queue, stream or session {name:?} in vhost {vhost:?}"
     ))
 }
 
