@@ -190,7 +190,7 @@ async fn close_connection(
     app.backend
         .close_connection(&caller.identity, &id, &reason)
         .await?;
-    app.note(&caller, "closed a connection", &id);
+    app.note(&caller, "closed a connection", &format!("{id}: {reason}"));
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -43,7 +43,12 @@ fn version_and_help_need_no_server() {
         "{}",
         version.stdout
     );
-    assert_eq!(node::run(&["--help"], &[]).code, DONE);
+    let version = node::run(&["version", "-o", "json"], &[]);
+    let version: Value = serde_json::from_str(&version.stdout).unwrap();
+    assert_eq!(version["name"], "anabranch");
+    let help = node::run(&["--help"], &[]);
+    assert_eq!(help.code, DONE);
+    assert!(help.stdout.contains("Exit codes"), "{}", help.stdout);
     assert_eq!(node::run(&["nonsense"], &[]).code, USAGE);
     assert_eq!(node::run(&["user", "nonsense"], &[]).code, USAGE);
 }
@@ -146,7 +151,8 @@ fn rules_are_added_explained_and_deleted() {
         (&json!(true), &json!(id))
     );
     assert!(done(&node, &explain).starts_with("allowed"));
-    assert!(done(&node, &["rule", "list"]).contains("plant/#"));
+    // As `rule add` takes it.
+    assert!(done(&node, &["rule", "list"]).contains(" topic:filter:plant/# "));
     done(&node, &["rule", "delete", id]);
     assert!(done(&node, &explain).starts_with("denied"));
     // One that makes no sense is refused with the reason.
@@ -163,12 +169,36 @@ fn rules_are_added_explained_and_deleted() {
     let finished = run(&node, &wrong);
     assert_eq!(finished.code, REFUSED);
     assert!(finished.stderr.contains("fly"), "{}", finished.stderr);
+    for (resource, known) in [
+        ("topic:filtr:#", "regex-search"),
+        ("topik:filter:#", "session"),
+        ("topic:filter:a+/b", "filter"),
+    ] {
+        let wrong = [
+            "rule",
+            "add",
+            "--subject",
+            "user:anna",
+            "--action",
+            "publish",
+            "--resource",
+            resource,
+        ];
+        let finished = run(&node, &wrong);
+        assert_eq!(finished.code, REFUSED, "{resource}");
+        assert!(finished.stderr.contains(known), "{}", finished.stderr);
+    }
+    // The name of a deleted rule is not given to another one.
+    let next = json_of(&node, &add);
+    assert_ne!(next["id"], json!(id));
 }
 
 #[test]
 fn streams_are_added_filled_looked_into_and_deleted() {
     let node = Node::secured();
-    done(&node, &["stream", "add", "jobs"]);
+    let added = json_of(&node, &["stream", "add", "jobs"]);
+    assert!(added.is_object(), "{added}");
+    assert_eq!(run(&node, &["stream", "add", ""]).code, USAGE);
     let mut admin = Agent::pika().connected(
         node.addresses().amqp,
         json!({ "user": "admin", "password": node.admin_password() }),
@@ -302,6 +332,27 @@ fn configuration_is_shown_with_its_sources() {
         let line = line(key);
         assert!(line.contains(value) && line.contains(source), "{line}");
     }
+}
+
+/// A wrong configuration has one exit code, whoever reads it, and says where the wrong value stands.
+#[test]
+fn a_wrong_configuration_is_a_wrong_command_line() {
+    let limit = "ANABRANCH_GATEWAY__MQTT__RECEIVE_MAX";
+    let cases: [(&[&str], &str, &str, &str); 4] = [
+        (&[], limit, "70000", "1 to 65535, not 70000"),
+        (&[], "ANABRANCH_LOG__LEVEL", "a=b=c", "log.level"),
+        (&[], "ANABRANCH_NODE_DATA", "x", "ANABRANCH_NODE__DATA"),
+        (&["--dev"], "ANABRANCH_HTTP__ADDRESS", "0.0.0.0:0", "--dev"),
+    ];
+    for (flags, variable, value, said) in cases {
+        for command in [&["config", "check"][..], &["serve"][..]] {
+            let arguments = [command, flags].concat();
+            let finished = node::run(&arguments, &[(variable, value)]);
+            assert_eq!(finished.code, USAGE, "{arguments:?} {variable}={value}");
+            assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        }
+    }
+    assert_eq!(node::run(&["config", "check", "--dev"], &[]).code, DONE);
 }
 
 /// An unknown key is refused and the nearest known one is named.

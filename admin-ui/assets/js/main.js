@@ -68,7 +68,7 @@ function Login() {
 }
 
 function Frame({ children }) {
-  const here = route.value[0] || "overview";
+  const here = (PAGES.find((page) => page.path === route.value[0]) ?? PAGES[0]).path;
   const signOut = async () => {
     try {
       await call("POST", "/logout");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anabranch_admin::backend::{BackendError, Identity};
+use anabranch_admin::backend::BackendError;
 use anabranch_admin::model::{
     Alarm, Connection, Gauges, Listener, Node, Overview, ProtocolCount, Totals,
 };
@@ -241,7 +241,10 @@ impl NodeBackend {
         let mut depths = Depths::default();
         for (_, stat) in &stats {
             depths.sessions += u64::from(stat.session.is_some());
-            depths.consumers += u64::from(stat.consumers);
+            // A session's reader is its own connection, which is counted as such.
+            if stat.session.is_none() {
+                depths.consumers += u64::from(stat.consumers);
+            }
             depths.ready += stat.ready;
             depths.unsettled += stat.unsettled;
             depths.bytes += stat.bytes;
@@ -305,7 +308,7 @@ impl NodeBackend {
         Ok(list)
     }
 
-    pub(super) async fn kick(&self, who: &Identity, id: &str, reason: &str) -> Done<()> {
+    pub(super) async fn kick(&self, id: &str) -> Done<()> {
         let missing = || BackendError::NotFound(format!("there is no connection {id:?}"));
         let number = id.parse().map_err(|_| missing())?;
         let (tell, told) = oneshot::channel();
@@ -319,12 +322,6 @@ impl NodeBackend {
         if !told.await.unwrap_or(false) {
             return Err(missing());
         }
-        tracing::info!(
-            connection = id,
-            by = who.user,
-            reason,
-            "connection closed by an operator"
-        );
         Ok(())
     }
 }

@@ -287,6 +287,7 @@ fn row_of_session(vhost: &str, shard: ShardId, stat: &StreamStat) -> Stream {
         durable: !shard.is_volatile(),
         exclusive: true,
         state: if stat.live { "running" } else { "away" }.to_owned(),
+        live: Some(stat.live),
         owner: Some(client.to_owned()),
         ..row(vhost, "exclusive", stat)
     }

@@ -8,7 +8,7 @@ mod descriptors;
 mod founding;
 mod start;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -174,7 +174,7 @@ fn announce(config: &Config, running: &Running) {
     };
     let (mqtt, amqp, http) = (address("mqtt"), address("amqp"), running.http.to_string());
     let file = running.password_file.display().to_string();
-    let console = format!("http://{http}/");
+    let console = format!("http://{}/", near(running.http));
     let dev = config.settings.node.dev;
     if !config.strangers.is_empty() {
         let names = config.strangers.join(" ");
@@ -215,18 +215,24 @@ fn announce(config: &Config, running: &Running) {
     tracing::info!(mqtt, amqp, http, "ready");
 }
 
+/// Where somebody on this machine reaches a listener: who listens everywhere does so on loopback too.
+fn near(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()))
+    } else {
+        address
+    }
+}
+
 /// Where the console is, who may enter, and two commands to copy: an application that waits for what a
 /// device reports.
 fn welcome(running: &Running, console: &str, user: &str, password: &str, note: &str) {
     let target = |name: &str| {
         let found = running.listening.iter().find(|(known, _)| *known == name);
-        let address = found.map(|(_, address)| *address);
-        let port = address.map_or(0, |address| address.port());
-        // Whoever listens everywhere is reached on loopback too.
-        let host = address
-            .map(|address| address.ip())
-            .filter(|ip| !ip.is_unspecified());
-        (host.unwrap_or(Ipv4Addr::LOCALHOST.into()), port)
+        let address = found.map(|(_, address)| near(*address));
+        let unknown = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let address = address.unwrap_or(unknown);
+        (address.ip(), address.port())
     };
     let typed = match user {
         ADMIN => format!("\"$(cat '{}')\"", running.password_file.display()),

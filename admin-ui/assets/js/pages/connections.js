@@ -46,7 +46,7 @@ function Holds({ row }) {
   return html`<div class="tags">
     ${row.channels != null && html`<${Tag}>${row.channels} ${row.channels === 1 ? "channel" : "channels"}<//>`}
     ${row.session && html`<${Tag} title=${row.session.name}>${row.session.durable ? "durable session" : "clean session"}<//>`}
-    ${row.channels == null && !row.session && html`<span class="note">${many(row.consumers, "consumer")}</span>`}
+    ${row.channels != null && html`<span class="note">${many(row.consumers, "consumer")}</span>`}
     ${row.unacknowledged > 0 && html`<${Tag} kind="warn">${count(row.unacknowledged)} unacked<//>`}
   </div>`;
 }
@@ -54,7 +54,7 @@ function Holds({ row }) {
 function Details({ row, series, at, onClose, onKick }) {
   const facts = [
     ["User", row.user || "anonymous"], ["Client", row.client_id || "–"], ["Address", row.peer], ["Vhost", row.vhost],
-    ["Connected for", duration(at - row.connected_at_ms)], ["Consumers", count(row.consumers)], ["Unacknowledged", count(row.unacknowledged)],
+    ["Connected for", duration(at - row.connected_at_ms)], ...(row.channels != null ? [["Consumers", count(row.consumers)]] : []), ["Unacknowledged", count(row.unacknowledged)],
     ["Received", `${count(row.received)} messages, ${bytes(row.bytes_in)}`], ["Delivered", `${count(row.delivered)} messages, ${bytes(row.bytes_out)}`],
     ...(row.session ? [["Session", `${row.session.name} (${row.session.durable ? "durable" : "clean"}), ${row.session.subscriptions} filters`]] : []),
     ...(row.channels != null ? [["Channels", count(row.channels)]] : []),
@@ -85,7 +85,7 @@ function Kick({ row, onClose, onDone }) {
   };
   return html`<${FormDialog} title="Close this connection?" submit="Close connection" kind="danger" onSubmit=${send} onClose=${onClose}>
     <p><${ProtocolTag} name=${row.protocol} /> ${row.user || "anonymous"} ${row.client_id} <code>${row.peer}</code></p>
-    <${Field} label="Reason, which the client is told where its protocol has room for it"><input name="reason" value="closed by an administrator" maxlength="200" /><//>
+    <${Field} label="Reason, for the log"><input name="reason" value="closed by an administrator" maxlength="200" /><//>
     <p class="note">Most clients connect again by themselves. To keep one out, change its rules or its password.</p>
   <//>`;
 }

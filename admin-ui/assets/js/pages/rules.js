@@ -72,8 +72,8 @@ function RuleRow({ rule, place, step, asked, onEdit, onDelete }) {
     <span class="place" aria-hidden="true">${place}</span>
     <${Tag} kind=${rule.effect}>${rule.effect}<//>
     <div class="rule-text"><${Sentence} rule=${rule} />
-      <div class="rule-note">${decides ? html`<b>This one decides.</b>` : step ? `passed over: ${step.text}` : html`${rule.comment}`} <span class="note">rule ${rule.id}${fixed ? ", comes with the role" : ""}</span></div></div>
-    <span class="priority" title="Priority: higher is asked first">${rule.priority}</span>
+      <div class="rule-note">${decides ? html`<b>This one decides.</b>` : step ? `passed over: ${step.text}` : rule.comment && html`<span>${rule.comment}</span>`}<span class="note">rule ${rule.id}${fixed ? ", comes with the role" : ""}</span></div></div>
+    <span class="priority" title="Higher is asked first">priority ${rule.priority}</span>
     <span class="row-actions">${!fixed && html`<${Button} icon="edit" kind="quiet" label=${`Edit rule ${rule.id}`} onClick=${onEdit} /><${Button} icon="trash" kind="quiet danger" label=${`Delete rule ${rule.id}`} onClick=${onDelete} />`}</span>
   </li>`;
 }
@@ -100,7 +100,7 @@ function Explain({ users, question, answer, error, onAsk }) {
         <label><span>client id</span><input name="client_id" /></label><label><span>protocol</span><input name="protocol" /></label><label><span>address</span><input name="peer" placeholder="10.0.0.1" /></label>
         <label><span>QoS</span><input name="qos" type="number" min="0" max="2" /></label><label><span>retain</span><select name="retain"><option value=""></option><option>true</option><option>false</option></select></label><label><span>body bytes</span><input name="body_bytes" type="number" min="0" /></label></div>`}
       <button class="button primary">Explain</button>
-      <${Button} kind="quiet" onClick=${() => setMore(!more)} aria-expanded=${more}>${more ? "less" : "more"}<//>
+      <${Button} kind="quiet" onClick=${() => setMore(!more)} aria-expanded=${more}>${more ? "fewer fields" : "more fields"}<//>
       ${question && html`<${Button} icon="close" kind="quiet" label="Clear the question" onClick=${() => onAsk(null)} />`}
     </form>
     ${error && html`<p class="verdict bad" role="status">${error.message}</p>`}

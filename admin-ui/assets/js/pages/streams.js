@@ -20,7 +20,7 @@ export function Streams() {
   const rows = items.filter((row) => (kind === "all" || row.kind === kind) && `${row.name} ${row.vhost}`.toLowerCase().includes(find.toLowerCase()));
   const most = Math.max(1, ...rows.map((row) => row.ready + row.unacknowledged));
   const columns = useMemo(() => [
-    { name: "name", title: "Name", value: (row) => row.name, cell: (row) => html`<a class="strong" href=${href(row)}>${row.name}</a><div class="tags"><${Kind} row=${row} /></div>` },
+    { name: "name", title: "Name", kind: "name", value: (row) => row.name, cell: (row) => html`<a class="strong" href=${href(row)}>${row.name}</a><div class="tags"><${Kind} row=${row} /></div>` },
     { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
     { name: "depth", title: "Depth", kind: "wide", value: (row) => row.ready + row.unacknowledged, cell: (row) => html`<${Depth} ready=${row.ready} unacknowledged=${row.unacknowledged} most=${most} />` },
     { name: "ready", title: "Ready", kind: "number", value: (row) => row.ready, cell: (row) => count(row.ready) },
@@ -44,20 +44,19 @@ export function Streams() {
 }
 
 function Kind({ row }) {
-  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.live != null && html`<span class=${`state ${row.live ? "good" : "muted"}`}><span class="dot"></span>${row.live ? "connected" : "away"}</span>`}${row.state !== "running" && html`<${State} state=${row.state} />`}`;
+  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && row.kind !== "session" && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.live != null && html`<span class=${`state ${row.live ? "good" : "muted"}`}><span class="dot"></span>${row.live ? "connected" : "away"}</span>`}${row.live == null && row.state !== "running" && html`<${State} state=${row.state} />`}`;
 }
 
 function Create({ onClose, onDone }) {
   const send = async (form) => {
     const name = form.get("name");
-    await call("PUT", path(form.get("vhost"), name), { kind: form.get("kind"), durable: form.has("durable"), auto_delete: form.has("auto_delete") });
+    await call("PUT", path(form.get("vhost"), name), { kind: "queue", durable: form.has("durable"), auto_delete: form.has("auto_delete") });
     toast(`${name} is there`);
     onDone();
   };
-  return html`<${FormDialog} title="New queue or stream" submit="Create" onSubmit=${send} onClose=${onClose}>
-    <${Field} label="Name"><input name="name" required maxlength="255" autofocus /><//>
+  return html`<${FormDialog} title="New queue" submit="Create" onSubmit=${send} onClose=${onClose}>
     <div class="pair">
-      <${Field} label="Kind" hint="A queue lets a message go when it is acknowledged; a stream keeps it."><select name="kind"><option>queue</option><option>stream</option></select><//>
+      <${Field} label="Name"><input name="name" required maxlength="255" autofocus /><//>
       <${Field} label="Vhost"><select name="vhost">${session.value.vhosts.map((name) => html`<option>${name}</option>`)}</select><//>
     </div>
     <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> goes with its last consumer</label></div>
@@ -89,7 +88,7 @@ export function StreamPage({ vhost, name }) {
   const close = () => setDialog(null);
   const actions = html`
     <${Button} icon="eye" onClick=${() => setDialog("peek")}>Peek<//>
-    <${Button} icon="send" onClick=${() => setDialog("publish")}>Publish<//>
+    ${data.kind !== "session" && html`<${Button} icon="send" onClick=${() => setDialog("publish")}>Publish<//>`}
     <${Button} icon="broom" kind="danger" onClick=${() => setDialog("purge")}>Purge<//>
     <${Button} icon="trash" kind="danger" onClick=${() => setDialog("delete")}>Delete<//>`;
   const column = (field) => points.map((point) => point.row[field]);
@@ -97,7 +96,7 @@ export function StreamPage({ vhost, name }) {
     ${gone && html`<div class="banner bad" role="alert">It is gone: ${error.message}</div>`}
     <div class="stats">
       <${Stat} name="Ready" value=${count(data.ready)} note=${bytes(data.bytes)} />
-      <${Stat} name="Unacknowledged" value=${count(data.unacknowledged)} note="in consumers’ hands" />
+      <${Stat} name="Unacknowledged" value=${count(data.unacknowledged)} note="being handled" />
       <${Stat} name="Consumers" value=${count(data.consumers)} note=${data.consumers ? "attached" : "nobody reads"} />
       <${Stat} name="In" value=${rate(speed("published"))} note=${`${count(data.published)} in all`} />
       <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.delivered)} in all`} />
