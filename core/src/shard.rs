@@ -36,7 +36,7 @@ use crate::outbox::Outbox;
 use crate::port::{ConsumerKey, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
 use crate::record::{Change, Mark, PayloadBuilder};
 use crate::router::Fabric;
-use crate::stream::{Kind, Stream};
+use crate::stream::{Kind, Stream, Volume};
 use crate::trie::FilterTrie;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -80,9 +80,11 @@ impl Bodies<Arc<Message>> for InMemory {
 /// Named limits of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardLimits {
-    /// Cost of all messages of a volatile shard, in bytes; publishes are refused beyond.
+    /// Cost of all messages in queues of a volatile shard, in bytes: beyond, publishers are held back. Its
+    /// sessions have as much again: beyond, those that lag lose newer messages, counted.
     pub volatile_bytes_max: u64,
-    /// Entries of all streams; publishes are refused beyond (each costs about 60 bytes of memory).
+    /// Entries of all queues, and as many again of all sessions (each takes about 60 bytes of memory);
+    /// beyond, as above.
     pub entries_max: u64,
     /// Cost of one session's waiting messages, in bytes; newer ones are dropped and counted beyond.
     pub session_bytes_max: u64,
@@ -163,8 +165,8 @@ pub struct Shard<B> {
     // Derived.
     pub(crate) filters: FxHashMap<VhostId, Filters>,
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
-    pub(crate) entries: u64,
-    pub(crate) bytes: u64,
+    pub(crate) queues: Volume,
+    pub(crate) sessions_hold: Volume,
     // The leader's memory.
     pub(crate) owners: FxHashMap<(VhostId, Arc<str>), Owner>,
     pub(crate) live: FxHashMap<ConnectionId, Live>,
@@ -201,8 +203,8 @@ impl<B: Place> Shard<B> {
             session_counter: 0,
             filters: FxHashMap::default(),
             ends: BTreeSet::new(),
-            entries: 0,
-            bytes: 0,
+            queues: Volume::default(),
+            sessions_hold: Volume::default(),
             owners: FxHashMap::default(),
             live: FxHashMap::default(),
             asked: FxHashMap::default(),
@@ -316,6 +318,26 @@ impl<B: Place> Shard<B> {
         self.block_or_resume();
     }
 
+    /// Counts a change of what a stream keeps.
+    pub(crate) fn account(&mut self, is_queue: bool, before: Volume, after: Volume) {
+        match is_queue {
+            true => self.queues.replace(before, after),
+            false => self.sessions_hold.replace(before, after),
+        }
+    }
+
+    /// Whether a session may not be given more: it is over its own limit, or all sessions together are over
+    /// theirs and it is one of those that lag. One slow reader must not stop publishers or other readers.
+    pub(crate) fn session_is_full(&self, kept: Volume) -> bool {
+        let all_bytes_max = match self.journalled() {
+            true => u64::MAX,
+            false => self.limits.volatile_bytes_max,
+        };
+        let crowded = self.sessions_hold.bytes >= all_bytes_max
+            || self.sessions_hold.entries >= self.limits.entries_max;
+        kept.bytes >= self.limits.session_bytes_max || (crowded && kept.entries > 0)
+    }
+
     /// The host says whether there is room to take publishes (a disk that is nearly full has none).
     pub fn set_room(&mut self, room: bool) {
         self.no_room = !room;
@@ -324,16 +346,16 @@ impl<B: Place> Shard<B> {
 
     fn is_full(&self) -> bool {
         self.no_room
-            || self.entries >= self.limits.entries_max
-            || (!self.journalled() && self.bytes >= self.limits.volatile_bytes_max)
+            || self.queues.entries >= self.limits.entries_max
+            || (!self.journalled() && self.queues.bytes >= self.limits.volatile_bytes_max)
     }
 
     /// Whether enough has drained to take publishes again.
     fn has_drained(&self) -> bool {
         let bytes_max = self.limits.volatile_bytes_max;
         !self.no_room
-            && self.entries < self.limits.entries_max / 10 * 9
-            && (self.journalled() || self.bytes < bytes_max / 10 * 9)
+            && self.queues.entries < self.limits.entries_max / 10 * 9
+            && (self.journalled() || self.queues.bytes < bytes_max / 10 * 9)
     }
 
     pub(crate) fn block_or_resume(&mut self) {

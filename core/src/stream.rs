@@ -96,6 +96,23 @@ impl Session {
     }
 }
 
+/// How much a stream, or all of a kind, keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// Entries.
+    pub entries: u64,
+    /// Their cost.
+    pub bytes: u64,
+}
+
+impl Volume {
+    /// Counts what was `before` as what is `after`.
+    pub fn replace(&mut self, before: Volume, after: Volume) {
+        self.entries = (self.entries + after.entries).saturating_sub(before.entries);
+        self.bytes = (self.bytes + after.bytes).saturating_sub(before.bytes);
+    }
+}
+
 /// Counts since the node started or the checkpoint was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
@@ -132,6 +149,7 @@ pub struct Stream<B> {
     held: u64,
     gone: u64,
     bytes: u64,
+    kept_bytes: u64,
     /// What the journal knows of the cursor.
     pub cursor_known: u64,
     /// Whether it stands in the shard's list of streams to dispatch.
@@ -156,6 +174,7 @@ impl<B: Clone> Stream<B> {
             held: 0,
             gone: 0,
             bytes: 0,
+            kept_bytes: 0,
             cursor_known: 0,
             listed: false,
         }
@@ -210,6 +229,7 @@ impl<B: Clone> Stream<B> {
     /// Puts an entry in at the end.
     pub fn push(&mut self, entry: Entry<B>) {
         self.bytes += u64::from(entry.cost_bytes);
+        self.kept_bytes += u64::from(entry.cost_bytes);
         self.tally.published += 1;
         self.entries.push_back(entry);
     }
@@ -346,11 +366,12 @@ impl<B: Clone> Stream<B> {
         if matches!(before, SlotState::Held(_)) {
             self.held -= 1;
         }
+        let cost = self.entry(offset).map_or(0, |entry| entry.cost_bytes);
         if state == SlotState::Gone {
             self.gone += 1;
+            self.kept_bytes -= u64::from(cost);
         }
         if !matches!(before, SlotState::Leaving) {
-            let cost = self.entry(offset).map_or(0, |entry| entry.cost_bytes);
             self.bytes -= u64::from(cost);
         }
     }
@@ -407,9 +428,13 @@ impl<B: Clone> Stream<B> {
         before - (self.entries.len() as u64 - self.gone)
     }
 
-    /// Entries not gone: what stays of memory.
-    pub fn kept(&self) -> u64 {
-        self.entries.len() as u64 - self.gone
+    /// Entries not gone, and what they cost: the same on every replica, unlike [`Stream::messages`] and
+    /// [`Stream::bytes`], which the leader knows earlier.
+    pub fn kept(&self) -> Volume {
+        Volume {
+            entries: self.entries.len() as u64 - self.gone,
+            bytes: self.kept_bytes,
+        }
     }
 
     /// Offsets, attempts and entries that have not left, in order.
@@ -491,6 +516,7 @@ impl<B: Clone> Stream<B> {
             .iter()
             .map(|entry| u64::from(entry.cost_bytes))
             .sum();
+        stream.kept_bytes = stream.bytes;
         stream.entries = saved.entries.into();
         stream.tally = saved.tally;
         stream.reach_delivered(saved.cursor);
@@ -585,7 +611,12 @@ mod tests {
         assert_eq!(ranges, [(Offset(0), Offset(0)), (Offset(2), Offset(4))]);
         assert_eq!(stream.remove_ranges(&ranges), 4);
         assert_eq!(
-            (stream.ready(), stream.held(), stream.next(), stream.kept()),
+            (
+                stream.ready(),
+                stream.held(),
+                stream.next(),
+                stream.kept().entries
+            ),
             (0, 1, None, 1)
         );
     }

@@ -51,6 +51,7 @@ struct Node {
     workers: Vec<Worker>,
     data: BTreeMap<ShardId, DataShard>,
     counter: u64,
+    volatile_bytes_max: u64,
     mails: BTreeMap<ConnectionId, Mail>,
 }
 
@@ -108,6 +109,7 @@ impl Node {
             workers: Vec::new(),
             data: BTreeMap::new(),
             counter: 0,
+            volatile_bytes_max: ShardLimits::default().volatile_bytes_max,
             mails: BTreeMap::new(),
             fabric,
             authority,
@@ -133,7 +135,13 @@ impl Node {
                 Worker::new(WorkerSetup {
                     id: WorkerId(id),
                     incarnation: self.incarnation,
-                    limits: WorkerLimits::default(),
+                    limits: WorkerLimits {
+                        shard: ShardLimits {
+                            volatile_bytes_max: self.volatile_bytes_max,
+                            ..ShardLimits::default()
+                        },
+                        ..WorkerLimits::default()
+                    },
                     fabric: self.fabric.clone(),
                     codecs: Codecs::default(),
                     authority: self.authority.clone(),
@@ -1015,4 +1023,48 @@ fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
         assert_eq!(bodies(&node.mail(client)), ["between"]);
         node.disconnect(client);
     }
+}
+
+#[test]
+fn sessions_that_do_not_read_lose_their_own_messages_and_stop_nobody() {
+    let mut node = Node::new(1, 1);
+    node.volatile_bytes_max = 20_000;
+    node.start_workers(1);
+    let (publisher, reader) = (node.connect(0), node.connect(0));
+    let slow: Vec<Client> = (0..3).map(|_| node.connect(0)).collect();
+    for (number, client) in slow.iter().enumerate() {
+        node.session(*client, &format!("slow{number}"), true, 0);
+        node.subscribe(*client, "a");
+    }
+    node.session(reader, "reader", true, 0);
+    node.subscribe(reader, "a");
+    node.declare(publisher, "q", false).unwrap();
+    node.consume(publisher, "q", 10).unwrap();
+    let body = "x".repeat(500);
+    for number in 1..=200 {
+        node.publish(publisher, "topics", "a", &body, number);
+        let got = node.mail(reader);
+        assert_eq!(
+            got.deliveries.len(),
+            1,
+            "message {number} reaches who reads"
+        );
+        let settle = Command::Settle {
+            consumer: ConsumerTag(0),
+            first: got.deliveries[0].offset,
+            last: got.deliveries[0].offset,
+            outcome: Outcome::Accepted,
+        };
+        node.ask(reader, settle);
+        let told = node.mail(publisher);
+        assert_eq!(outcomes(&told), [(number, number, PublishOutcome::Routed)]);
+        assert!(
+            !told
+                .answers
+                .iter()
+                .any(|answer| matches!(answer, Answer::Blocked(_)))
+        );
+    }
+    node.publish(publisher, "", "q", "queues go on", 999);
+    assert_eq!(bodies(&node.mail(publisher)), ["queues go on"]);
 }

@@ -16,7 +16,7 @@ use crate::message::{Message, Quality};
 use crate::port::{OpenSession, ShardReply, StreamLimits};
 use crate::record::{Change, Mark, Record, RecordError, Records};
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
-use crate::stream::{Entry, Kind, Session, Stream};
+use crate::stream::{Entry, Kind, Session, Stream, Volume};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -105,8 +105,8 @@ impl<B: Place> Shard<B> {
                 continue;
             };
             let entry = entry(stream, message.quality, 0, false, false);
-            self.bytes += u64::from(entry.cost_bytes);
-            self.entries += 1;
+            self.queues.bytes += u64::from(entry.cost_bytes);
+            self.queues.entries += 1;
             stream.push(entry);
             taken = true;
             if !stream.listed {
@@ -119,11 +119,15 @@ impl<B: Place> Shard<B> {
         };
         let matches = self.matching(vhost, &message.address);
         for Match { place: at, spec } in matches.iter() {
+            let Some(kept) = self.streams[*at as usize].as_deref().map(Stream::kept) else {
+                continue;
+            };
+            let full = self.session_is_full(kept);
             let Some(stream) = self.streams[*at as usize].as_deref_mut() else {
                 continue;
             };
             taken = true;
-            if stream.bytes() >= self.limits.session_bytes_max {
+            if full {
                 stream.tally.dropped += 1;
                 continue;
             }
@@ -135,8 +139,8 @@ impl<B: Place> Shard<B> {
                 retain,
                 spec.no_local,
             );
-            self.bytes += u64::from(entry.cost_bytes);
-            self.entries += 1;
+            self.sessions_hold.bytes += u64::from(entry.cost_bytes);
+            self.sessions_hold.entries += 1;
             stream.push(entry);
             if !stream.listed {
                 stream.listed = true;
@@ -173,8 +177,7 @@ impl<B: Place> Shard<B> {
 
     pub(crate) fn insert(&mut self, stream: Stream<B>) -> u32 {
         let (id, vhost) = (stream.id, stream.vhost);
-        self.entries += stream.kept();
-        self.bytes += stream.bytes();
+        self.account(stream.is_queue(), Volume::default(), stream.kept());
         if let Some(session) = stream.session() {
             self.session_ends(id, session.ends(), None);
         }
@@ -200,8 +203,7 @@ impl<B: Place> Shard<B> {
         self.vacant.push(place);
         self.list.retain(|listed| *listed != place);
         self.settles.remove(&id);
-        self.entries = self.entries.saturating_sub(stream.kept());
-        self.bytes = self.bytes.saturating_sub(stream.bytes());
+        self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
             self.sessions.remove(&(stream.vhost, session.client_id));
@@ -400,11 +402,10 @@ impl<B: Place> Shard<B> {
         let Some(stream) = self.stream_mut(id) else {
             return 0;
         };
-        let before = stream.bytes();
+        let before = stream.kept();
         let removed = stream.remove_ranges(ranges);
-        let freed = before - stream.bytes();
-        self.bytes = self.bytes.saturating_sub(freed);
-        self.entries = self.entries.saturating_sub(removed);
+        let (is_queue, after) = (stream.is_queue(), stream.kept());
+        self.account(is_queue, before, after);
         removed
     }
 

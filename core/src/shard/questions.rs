@@ -64,10 +64,7 @@ impl<B: Place> Shard<B> {
             }
             Question::Purge { stream: id } => match self.stream_mut(id) {
                 Some(stream) => {
-                    let before = stream.bytes();
                     let ranges = stream.leave_ready();
-                    let freed = before - stream.bytes();
-                    self.bytes -= freed;
                     return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
                 }
                 None => Err(no_stream()),

@@ -14,7 +14,6 @@ use crate::stream::Stream;
 impl<B: Place> Shard<B> {
     /// One settled offset: at once where nothing is journalled, else by the next frame.
     pub(crate) fn dismiss(&mut self, stream: &mut Stream<B>, offset: u64) {
-        let before = stream.bytes();
         if self.journalled() {
             stream.leave(offset);
             let ranges = self.settles.entry(stream.id).or_default();
@@ -23,10 +22,10 @@ impl<B: Place> Shard<B> {
                 _ => ranges.push((Offset(offset), Offset(offset))),
             }
         } else {
+            let before = stream.kept();
             stream.remove(offset);
-            self.entries = self.entries.saturating_sub(1);
+            self.account(stream.is_queue(), before, stream.kept());
         }
-        self.bytes -= before - stream.bytes();
     }
 
     pub(super) fn settle(
