@@ -62,7 +62,13 @@ fn the_first_start_makes_one_administrator() {
     let file = node.data().join("admin-password");
     let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600, "{}", file.display());
+    let folder = std::fs::metadata(node.data()).unwrap().permissions();
+    assert_eq!(folder.mode() & 0o777, 0o700, "{}", node.data().display());
     let password = node.admin_password();
+    assert!(
+        !node.output().contains(&password),
+        "logs that a program reads are collected"
+    );
     assert!(
         password.len() >= 12,
         "a password of {} characters",
