@@ -86,9 +86,10 @@ pub struct Message {
 }
 
 impl Message {
-    /// What it costs in memory and on disk, in bytes, roughly: its variable parts and a fixed share.
+    /// What it costs in memory, in bytes, roughly: its variable parts, and a fixed share for itself, its
+    /// reference count, its allocations and an entry in one stream.
     pub fn cost_bytes(&self) -> usize {
-        const FIXED: usize = 64;
+        const FIXED: usize = 320;
         FIXED
             + self.exchange.len()
             + self.address.0.len()
