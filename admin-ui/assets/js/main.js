@@ -1,7 +1,7 @@
 // Starts the console: sign-in, the frame around the pages, and which page the address names.
 import { html, render, signal, useEffect, useState } from "./lib.js";
 import { call, can, reachable, session, whoami } from "./api.js";
-import { Button, Icon, Logo, Toasts } from "./ui.js";
+import { Button, Icon, Logo, Toasts, clearToasts } from "./ui.js";
 import { choice, nextTheme } from "./theme.js";
 import { Overview } from "./pages/overview.js";
 import { Connections } from "./pages/connections.js";
@@ -18,6 +18,9 @@ const PAGES = [
   { path: "users", title: "Users", icon: "users", page: Users, right: "all" },
   { path: "rules", title: "Rules", icon: "rules", page: Rules, right: "all" },
 ];
+
+/** The page of that path, or the first: of a path that is none, and of one this user may not see. */
+const pageOf = (path) => PAGES.find((page) => page.path === path && (!page.right || can(page.right))) ?? PAGES[0];
 
 /** The address after #, split at /, each part decoded. */
 function parts() {
@@ -68,11 +71,12 @@ function Login() {
 }
 
 function Frame({ children }) {
-  const here = (PAGES.find((page) => page.path === route.value[0]) ?? PAGES[0]).path;
+  const here = pageOf(route.value[0]).path;
   const signOut = async () => {
     try {
       await call("POST", "/logout");
     } finally {
+      clearToasts();
       session.value = null;
     }
   };
@@ -108,7 +112,7 @@ function App() {
   }
   if (session.value === null) return html`<${Login} /><${Toasts} />`;
   const [name, ...rest] = route.value;
-  const found = PAGES.find((page) => page.path === name) ?? PAGES[0];
+  const found = pageOf(name);
   const page = found.path === "streams" && rest.length === 2
     ? html`<${StreamPage} key=${rest.join("/")} vhost=${rest[0]} name=${rest[1]} />`
     : html`<${found.page} key=${found.path} rest=${rest} />`;

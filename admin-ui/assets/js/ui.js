@@ -129,7 +129,7 @@ export function Table({ columns, rows, keyOf, onOpen, empty, caption, sort: firs
     const now = sort?.name === column.name;
     const order = now ? (sort.down ? "descending" : "ascending") : undefined;
     const flip = () => setSort({ name: column.name, down: now ? !sort.down : column.kind === "number" });
-    return html`<th scope="col" class=${column.kind ?? ""} aria-sort=${order}>
+    return html`<th scope="col" class=${column.kind ?? ""} data-column=${column.name} aria-sort=${order}>
       ${column.value ? html`<button type="button" class="sort" onClick=${flip}>${column.title}<span class="arrow">${now ? (sort.down ? "↓" : "↑") : ""}</span></button>` : column.title}
     </th>`;
   };
@@ -201,6 +201,11 @@ export function FormDialog({ title, submit, onSubmit, onClose, children, kind = 
 }
 
 const toasts = signal([]);
+
+/** Takes away what one user was told before another signs in. */
+export function clearToasts() {
+  toasts.value = [];
+}
 let nextToast = 1;
 const TOAST_MS = 5000;
 const TOASTS_LIMIT = 4;

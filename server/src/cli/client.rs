@@ -61,14 +61,23 @@ pub(super) struct Client {
     agent: Agent,
     base: String,
     authorization: String,
+    /// Said when the login is refused.
+    hint: Option<String>,
 }
 
 impl Client {
     pub(super) fn new(server: &ServerFlags) -> Result<Client, Failure> {
         let user = server.user.clone().unwrap_or_else(|| "admin".to_owned());
-        let password = match &server.password {
-            Some(password) => password.clone(),
-            None => first_password(&server.data, &user)?,
+        let (password, hint) = match &server.password {
+            Some(password) => (password.clone(), None),
+            None => {
+                let file = server.data.join(PASSWORD_FILE);
+                let hint = format!(
+                    "the password is the one in {}, the administrator's first; if it was changed, use --password or ANABRANCH_PASSWORD",
+                    file.display()
+                );
+                (first_password(&file, &user)?, Some(hint))
+            }
         };
         let agent = Agent::config_builder()
             .timeout_global(Some(LIMIT))
@@ -80,6 +89,7 @@ impl Client {
             agent,
             base: server.url.trim_end_matches('/').to_owned(),
             authorization: format!("Basic {credentials}"),
+            hint,
         })
     }
 
@@ -132,17 +142,20 @@ impl Client {
         }
         let reason = body["reason"].as_str().or_else(|| body["error"].as_str());
         let reason = reason.map_or_else(|| format!("the server answered {status}"), str::to_owned);
-        Err(Failure::Refused(reason))
+        let hint = self.hint.as_deref().filter(|_| status == 401);
+        Err(Failure::Refused(match hint {
+            Some(hint) => format!("{reason}; {hint}"),
+            None => reason,
+        }))
     }
 }
 
-fn first_password(data: &Path, user: &str) -> Result<String, Failure> {
-    let file = data.join(PASSWORD_FILE);
+fn first_password(file: &Path, user: &str) -> Result<String, Failure> {
     if user != "admin" {
         let why = format!("no password for {user}: use --password or ANABRANCH_PASSWORD");
         return Err(Failure::Usage(why));
     }
-    let text = std::fs::read_to_string(&file).map_err(|error| {
+    let text = std::fs::read_to_string(file).map_err(|error| {
         let place = file.display();
         Failure::Usage(format!(
             "no password: use --password or ANABRANCH_PASSWORD, or --data with the folder of a node here ({place}: {error})"

@@ -26,7 +26,7 @@ use serde_json::json;
 
 pub use client::PASSWORD_FILE;
 
-/// What every help ends with.
+/// What the help of the program, and of `serve`, ends with.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -51,6 +51,7 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a node until it is told to stop
+    #[command(after_help = EXIT_CODES)]
     Serve(ServeFlags),
     /// Users and their passwords, roles and groups
     User {

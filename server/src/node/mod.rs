@@ -205,7 +205,7 @@ fn announce(config: &Config, running: &Running) {
             &format!("   (also in {file})"),
         );
     }
-    if first.is_none() || dev {
+    if (first.is_none() || dev) && running.password_file.exists() {
         tracing::info!(
             console,
             file,

@@ -35,7 +35,7 @@ export function Connections() {
   const empty = find
     ? html`<${Empty} icon="connections" title="Nothing matches">No connection has “${find}” in its user, client, address, vhost or protocol.<//>`
     : html`<${Empty} icon="connections" title="Nobody is connected">${can("monitoring") ? "Clients show here the moment they connect. The overview lists the addresses to connect to." : "You see your own connections; seeing everyone’s needs the role monitoring."}<//>`;
-  return html`<${Page} title="Connections" note=${data && `${data.items.length} open`} actions=${html`<${Search} value=${find} onInput=${setFind} label="Find user, client, address" />`}>
+  return html`<${Page} title="Connections" note=${data && `${data.items.length} open${can("monitoring") ? "" : ", your own only"}`} actions=${html`<${Search} value=${find} onInput=${setFind} label="Find user, client, address" />`}>
     ${data ? html`<${Card}><${Table} caption="Connections" columns=${columns} rows=${rows} keyOf=${keyOf} onOpen=${(row) => setOpen(row.id)} selected=${open} empty=${empty} /><//>` : html`<${Loading} error=${error} />`}
     ${shown && html`<${Details} row=${shown} series=${series} at=${data.at_ms} onClose=${() => setOpen(null)} onKick=${() => { setOpen(null); setClosing(shown); }} />`}
     ${closing && html`<${Kick} row=${closing} onClose=${() => setClosing(null)} onDone=${refresh} />`}

@@ -72,6 +72,13 @@ export function Exchanges() {
 const ROW = 46;
 const WIDTH = 640;
 
+/** What a binding lets through: of a headers exchange its arguments, of any other its pattern. */
+function wanted(exchange, binding) {
+  const headers = Object.entries(binding.arguments ?? {}).map(([name, value]) => `${name}=${value}`);
+  if (exchange.kind === "headers" && headers.length) return headers.join(" ");
+  return binding.pattern || "every message";
+}
+
 /** Left the exchange, a branch for each binding with its pattern, right what it flows into. */
 function Flow({ exchange, bindings, streams, series, onUnbind }) {
   const sorted = [...bindings].sort((a, b) => a.destination.localeCompare(b.destination) || a.pattern.localeCompare(b.pattern));
@@ -98,11 +105,11 @@ function Flow({ exchange, bindings, streams, series, onUnbind }) {
       <text class="node-note on-source" x="76" y=${middle + 14} text-anchor="middle">${exchange.kind}</text>
       ${shown.map((row, place) => {
         const y = place * ROW + ROW / 2;
-        const text = cut(row.pattern || "every message", 21);
+        const text = cut(wanted(exchange, row), 21);
         const width = text.length * 7.3 + 20;
         return html`<g key=${`${row.destination} ${row.pattern}`} class="pattern" role="button" tabindex="0" aria-label=${`Remove binding ${row.pattern} to ${row.destination}`}
             onClick=${() => onUnbind(row)} onKeyDown=${(event) => event.key === "Enter" && onUnbind(row)}>
-          <title>${`${row.pattern || "every message"} → ${row.destination}; click to remove`}</title>
+          <title>${`${wanted(exchange, row)} → ${row.destination}; click to remove`}</title>
           <rect x=${330 - width / 2} y=${y - 13} width=${width} height="26" rx="13" />
           <text x="330" y=${y + 4} text-anchor="middle">${text}</text>
         </g>`;

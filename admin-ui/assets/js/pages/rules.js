@@ -72,7 +72,7 @@ function RuleRow({ rule, place, step, asked, onEdit, onDelete }) {
     <span class="place" aria-hidden="true">${place}</span>
     <${Tag} kind=${rule.effect}>${rule.effect}<//>
     <div class="rule-text"><${Sentence} rule=${rule} />
-      <div class="rule-note">${decides ? html`<b>This one decides.</b>` : step ? `passed over: ${step.text}` : rule.comment && html`<span>${rule.comment}</span>`}<span class="note">rule ${rule.id}${fixed ? ", comes with the role" : ""}</span></div></div>
+      <div class="rule-note">${decides ? html`<b>This one decides.</b>` : step ? `passed over: ${step.text}` : rule.comment && html`<span>${rule.comment}</span>`}<span class="note">rule ${rule.id}${{ role: ", comes with the role", config: ", holds until the node stops" }[rule.origin] ?? ""}</span></div></div>
     <span class="priority" title="Higher is asked first">priority ${rule.priority}</span>
     <span class="row-actions">${!fixed && html`<${Button} icon="edit" kind="quiet" label=${`Edit rule ${rule.id}`} onClick=${onEdit} /><${Button} icon="trash" kind="quiet danger" label=${`Delete rule ${rule.id}`} onClick=${onDelete} />`}</span>
   </li>`;

@@ -21,7 +21,7 @@ export function Streams() {
   const most = Math.max(1, ...rows.map((row) => row.ready + row.unacknowledged));
   const columns = useMemo(() => [
     { name: "name", title: "Name", kind: "name", value: (row) => row.name, cell: (row) => html`<a class="strong" href=${href(row)}>${row.name}</a><div class="tags"><${Kind} row=${row} /></div>` },
-    { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
+    session.value?.vhosts.length > 1 && { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
     { name: "depth", title: "Depth", kind: "wide", value: (row) => row.ready + row.unacknowledged, cell: (row) => html`<${Depth} ready=${row.ready} unacknowledged=${row.unacknowledged} most=${most} />` },
     { name: "ready", title: "Ready", kind: "number", value: (row) => row.ready, cell: (row) => count(row.ready) },
     { name: "unacknowledged", title: "Unacked", kind: "number", value: (row) => row.unacknowledged, cell: (row) => count(row.unacknowledged) },
@@ -30,7 +30,7 @@ export function Streams() {
     { name: "out", title: "Out", kind: "number", value: (row) => series.rate(keyOf(row), "delivered") ?? 0, cell: (row) => rate(series.rate(keyOf(row), "delivered")) },
     { name: "consumers", title: "Consumers", kind: "number", value: (row) => row.consumers, cell: (row) => (row.consumers ? count(row.consumers) : html`<span class="note">none</span>`) },
     { name: "bytes", title: "Size", kind: "number", value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
-  ], [data, most]);
+  ].filter(Boolean), [data, most]);
   const tabs = html`<div class="tabs" role="tablist">${KINDS.map((name) => html`<button type="button" role="tab" aria-selected=${kind === name} onClick=${() => setKind(name)}>
     ${name === "all" ? "All" : `${name[0].toUpperCase()}${name.slice(1)}s`} <span class="note">${name === "all" ? items.length : items.filter((row) => row.kind === name).length}</span></button>`)}</div>`;
   const actions = html`<${Search} value=${find} onInput=${setFind} label="Find stream or queue" /><${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>New queue<//>`;
