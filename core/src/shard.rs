@@ -103,6 +103,8 @@ impl Default for ShardLimits {
     }
 }
 
+/// How often what was withheld is told, in milliseconds.
+const WITHHELD_MS: u64 = 1000;
 /// Remembered match results and verdicts; cleared when full.
 pub(crate) const CACHE_ENTRIES_MAX: usize = 65_536;
 
@@ -118,6 +120,17 @@ pub(crate) struct Match {
 pub(crate) struct Filters {
     pub(crate) trie: FilterTrie<Match>,
     pub(crate) cache: FxHashMap<Address, Arc<[Match]>>,
+}
+
+/// Messages that rules kept from a consumer at delivery.
+#[derive(Clone, Debug)]
+pub struct Withheld {
+    /// How many, from whomever.
+    pub count: u64,
+    /// The user of the first.
+    pub user: Arc<str>,
+    /// The address of the first.
+    pub address: Address,
 }
 
 /// Whose client id is in use by which live connection.
@@ -183,7 +196,8 @@ pub struct Shard<B> {
     no_room: bool,
     workers: BTreeSet<WorkerId>,
     next_tick: MonotonicMs,
-    pub(crate) refused_receives: u64,
+    pub(crate) withheld: Option<Withheld>,
+    withheld_told: MonotonicMs,
 }
 
 impl<B: Place> Shard<B> {
@@ -220,7 +234,8 @@ impl<B: Place> Shard<B> {
             no_room: false,
             workers: BTreeSet::new(),
             next_tick: MonotonicMs(0),
-            refused_receives: 0,
+            withheld: None,
+            withheld_told: MonotonicMs(0),
         }
     }
 
@@ -425,9 +440,13 @@ impl<B: Place> Shard<B> {
         self.outbox.take()
     }
 
-    /// Deliveries refused to a consumer because it may not receive their address.
-    pub fn refused_receives(&self) -> u64 {
-        self.refused_receives
+    /// What was withheld since the last answer, at most once a second: for the host's log.
+    pub fn withheld(&mut self, now: Now) -> Option<Withheld> {
+        if self.withheld.is_none() || now.monotonic < self.withheld_told.after(WITHHELD_MS) {
+            return None;
+        }
+        self.withheld_told = now.monotonic;
+        self.withheld.take()
     }
 }
 

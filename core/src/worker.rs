@@ -36,7 +36,7 @@ use crate::meta::MetaCommand;
 use crate::port::{ConsumerKey, Question, ShardEvent, ShardRequest, Ticket};
 use crate::properties::Codecs;
 use crate::router::{Fabric, Router};
-use crate::shard::{InMemory, Shard, ShardLimits, ShardSetup};
+use crate::shard::{InMemory, Shard, ShardLimits, ShardSetup, Withheld};
 use publish::Lane;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -539,9 +539,9 @@ impl Worker {
         }
     }
 
-    /// Deliveries that the volatile shard refused because their consumer may not receive them.
-    pub fn refused_receives(&self) -> u64 {
-        self.shard.refused_receives()
+    /// What rules kept from consumers at delivery; see [`Shard::withheld`].
+    pub fn withheld(&mut self, now: Now) -> Option<Withheld> {
+        self.shard.withheld(now)
     }
 
     /// A row per connection.

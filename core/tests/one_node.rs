@@ -747,6 +747,11 @@ fn what_a_reader_may_not_receive_is_skipped_and_not_stuck() {
         auto_delete: false,
         arguments: Vec::new(),
     };
+    let told = node.data.get_mut(&ShardId(1)).unwrap().shard.withheld(Now {
+        monotonic: MonotonicMs(5_000),
+        ..node.now
+    });
+    assert_eq!(told.map(|told| told.count), Some(1), "and is told, once");
     let counts = node.reply(
         client,
         Command::DeclareStream {
@@ -1067,4 +1072,40 @@ fn sessions_that_do_not_read_lose_their_own_messages_and_stop_nobody() {
     }
     node.publish(publisher, "", "q", "queues go on", 999);
     assert_eq!(bodies(&node.mail(publisher)), ["queues go on"]);
+}
+
+/// A closed segment lost a bit: the queue answered "empty" for ever though thousands waited behind it.
+#[test]
+fn a_damaged_message_does_not_hold_up_those_behind_it() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "q", true).unwrap();
+    for body in ["first", "damaged", "last"] {
+        node.publish(client, "", "q", body, 0);
+    }
+    let journal = &mut node.data.get_mut(&ShardId(1)).unwrap().journal;
+    let at = journal
+        .bytes
+        .windows(7)
+        .position(|bytes| bytes == b"damaged")
+        .unwrap();
+    journal.bytes[at] ^= 1;
+    let get = Command::Get {
+        token: Token(1),
+        stream: Arc::from("q"),
+        consumer: ConsumerTag(3),
+        presettled: true,
+    };
+    for expected in ["first", "last"] {
+        match node.reply(client, get.clone()) {
+            Ok(Reply::Got {
+                delivery: Some(got),
+                ..
+            }) => assert_eq!(got.message.body, expected),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    node.consume(client, "q", 10).unwrap();
+    node.publish(client, "", "q", "behind", 0);
+    assert_eq!(bodies(&node.mail(client)), ["behind"]);
 }

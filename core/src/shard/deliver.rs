@@ -10,7 +10,7 @@ use crate::dispatch::{Choice, travel_units};
 use crate::gateway::Delivery;
 use crate::id::{Now, Offset, StreamId, UnixMs};
 use crate::message::{Message, Quality};
-use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard};
+use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard, Withheld};
 use crate::stream::{Entry, Stream};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -56,14 +56,22 @@ impl<B: Place> Shard<B> {
                 self.drop_message(stream, offset);
                 continue;
             }
+            // One damaged message must not hold up those behind it; it stays, for whoever can mend it.
             let Some(message) = bodies.fetch(&entry.body) else {
-                break;
+                stream.set_aside(offset);
+                continue;
             };
             match self.choose(stream, &entry, &message) {
                 Choice::Reader(place) => self.hand_out(stream, place, offset, &entry, message),
                 Choice::NoRoom => break,
                 Choice::Nobody => {
-                    self.refused_receives += 1;
+                    let denied = stream
+                        .readers
+                        .iter()
+                        .find(|reader| entry.by_topic && reader.attached && !reader.receives_all);
+                    if let Some(principal) = denied.map(|reader| reader.principal.clone()) {
+                        self.withhold(&principal, &message.address);
+                    }
                     // A session's only reader will never get it; a queue may have others later.
                     match stream.is_queue() {
                         true => stream.set_aside(offset),
@@ -97,7 +105,8 @@ impl<B: Place> Shard<B> {
                 continue;
             }
             let Some(message) = bodies.fetch(&entry.body) else {
-                break;
+                stream.set_aside(offset);
+                continue;
             };
             let unwanted = stream.readers.at(0).is_none_or(|reader| {
                 let own = entry.no_local && message.publisher == reader.key.connection;
@@ -113,6 +122,16 @@ impl<B: Place> Shard<B> {
                 false => self.hand_out(stream, 0, offset, &entry, message),
             }
         }
+    }
+
+    /// Notes that somebody may not receive a message that was meant for it.
+    pub(super) fn withhold(&mut self, from: &Principal, address: &Address) {
+        let withheld = self.withheld.get_or_insert_with(|| Withheld {
+            count: 0,
+            user: from.user.clone(),
+            address: Address(Bytes::copy_from_slice(&address.0)),
+        });
+        withheld.count += 1;
     }
 
     fn drop_message(&mut self, stream: &mut Stream<B>, offset: u64) {

@@ -225,13 +225,14 @@ impl<B: Place> Shard<B> {
                 break;
             };
             let Some(message) = bodies.fetch(&entry.body) else {
-                break;
+                stream.set_aside(offset);
+                continue;
             };
             if entry.by_topic
                 && !receives_all
                 && !self.may_receive(&principal, &vhost, &message.address)
             {
-                self.refused_receives += 1;
+                self.withhold(&principal, &message.address);
                 stream.set_aside(offset);
                 continue;
             }

@@ -365,6 +365,14 @@ impl Desk {
     }
 
     fn count(&mut self) {
+        if let Some(withheld) = self.worker.withheld(self.now) {
+            tracing::info!(
+                user = %withheld.user,
+                address = %withheld.address,
+                count = withheld.count,
+                "messages were withheld: no rule lets this consumer receive their address"
+            );
+        }
         self.counters
             .received_bytes
             .store(self.received_bytes, Relaxed);

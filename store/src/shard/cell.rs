@@ -36,6 +36,14 @@ impl Cell {
         };
         self.shard.dispatch(now, bodies);
         bodies.end_round();
+        if let Some(withheld) = self.shard.withheld(now) {
+            tracing::info!(
+                user = %withheld.user,
+                address = %withheld.address,
+                count = withheld.count,
+                "messages were withheld: no rule lets this consumer receive their address"
+            );
+        }
         let id = self.shard.id();
         for (worker, events) in self.shard.events() {
             self.ledger.answered(worker, &events);
