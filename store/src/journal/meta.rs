@@ -19,6 +19,7 @@
 //! | 48 | 8 | last cut: the first log index dropped |
 //! | 56 | 4 | epoch: number of cuts so far |
 //! | 64 | 8 | first log index not yet synced when this was written |
+//! | 72 | 8 | base of the newest segment that is durable under its name |
 //! | 508 | 4 | CRC-32C of bytes 0..508 |
 
 use super::frame::{crc32c, u32_at, u64_at};
@@ -64,6 +65,7 @@ pub(crate) struct Meta {
     pub(crate) cut_from: u64,
     pub(crate) epoch: u32,
     pub(crate) synced_end: u64,
+    pub(crate) newest_base: u64,
 }
 
 impl Meta {
@@ -85,6 +87,7 @@ impl Meta {
         bytes[48..56].copy_from_slice(&self.cut_from.to_le_bytes());
         bytes[56..60].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.synced_end.to_le_bytes());
+        bytes[72..80].copy_from_slice(&self.newest_base.to_le_bytes());
         let crc = crc32c(&[&bytes[..508]]);
         bytes[508..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -113,6 +116,7 @@ impl Meta {
             cut_from: u64_at(bytes, 48),
             epoch: u32_at(bytes, 56),
             synced_end: u64_at(bytes, 64),
+            newest_base: u64_at(bytes, 72),
         };
         Some((u64_at(bytes, 8), meta))
     }
@@ -207,6 +211,7 @@ mod tests {
             cut_from: 5,
             epoch: 6,
             synced_end: 80,
+            newest_base: 90,
         }
     }
 

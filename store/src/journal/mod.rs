@@ -169,6 +169,8 @@ impl Journal {
         for frame in frames {
             if let Some(roll) = shared.place(&frame, self.inner.options.segment_bytes) {
                 ops.push(roll);
+                // Should its file go missing, recovery knows that there was one.
+                ops.push(Op::Meta(shared.meta));
             }
             ops.push(Op::Frame(frame));
         }

@@ -71,6 +71,7 @@ impl Shared {
                 capacity_bytes,
                 slot.clone(),
             ));
+            self.meta.newest_base = self.end.0;
             roll = Some(Op::Roll {
                 base: self.end,
                 first_index: frame.index,
@@ -153,6 +154,7 @@ impl Shared {
             .or(purged);
         self.meta.epoch += 1;
         self.meta.cut_from = from;
+        self.meta.newest_base = segment.base.0;
         Ok(Cut {
             meta: self.meta,
             slot: segment.file.clone(),

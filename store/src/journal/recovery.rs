@@ -110,6 +110,17 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         return create_first(disk, dir, told, meta_file, meta);
     }
 
+    let newest = bases.iter().map(|base| base.0).max().unwrap_or(0);
+    if newest < meta.newest_base {
+        let path = segment_path(dir, Position(meta.newest_base));
+        return Err(corrupt(
+            path,
+            0,
+            meta.newest_base,
+            "the newest segment is missing",
+        ));
+    }
+
     let mut expect: Option<Expect> = None;
     let mut scanned: Vec<Scanned> = Vec::new();
     let mut fault: Option<(usize, FrameFault)> = None;
@@ -180,6 +191,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         meta.epoch += 1;
         meta.cut_from = expect.index;
         meta.synced_end = expect.index;
+        meta.newest_base = keep.header.base.0;
         meta_file.write(&meta).map_err(OpenError::io(&meta_path))?;
         let dropped: Vec<PathBuf> = scanned[last_nth + 1..]
             .iter()
@@ -325,6 +337,13 @@ fn read_header(
     // A segment gets its name only after its header was synced, so a bad header is never torn.
     match SegmentHeader::decode(&bytes) {
         Some(header) if header.base == base && header.capacity_bytes <= len => Ok(header),
+        Some(header) if header.base == base => {
+            let what = format!(
+                "the file was cut short: it has {len} of {} bytes",
+                header.capacity_bytes
+            );
+            Err(corrupt(path.to_owned(), 0, base.0, &what))
+        }
         _ => Err(corrupt(
             path.to_owned(),
             0,
