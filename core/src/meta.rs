@@ -215,6 +215,11 @@ impl Meta {
             .flat_map(|exchange| self.bindings_of_exchange(exchange.id))
     }
 
+    /// The shards that durable streams and sessions are placed on; none before placement was set.
+    pub fn placed(&self) -> BTreeSet<ShardId> {
+        self.placement.shards()
+    }
+
     /// The shard where a durable stream of this name, or a session of this client, belongs; `None`
     /// before placement was set.
     pub fn place(&self, vhost: &str, name: &str) -> Option<ShardId> {

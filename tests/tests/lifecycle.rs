@@ -305,3 +305,18 @@ fn rot_first(folder: &std::path::Path, marker: &[u8]) -> Option<std::path::PathB
     }
     None
 }
+
+/// A part of the data folder that is gone (a disk that is not mounted) used to be made anew, silently.
+#[test]
+fn a_data_folder_that_is_not_whole_is_refused() {
+    let mut node = Node::secured();
+    node.stop();
+    for part in ["shard-1", "meta"] {
+        let (there, aside) = (node.data().join(part), node.data().join("aside"));
+        std::fs::rename(&there, &aside).unwrap();
+        let finished = serve(&["--data", node.data().to_str().unwrap()]);
+        says(&finished, &["not whole", part]);
+        std::fs::rename(&aside, &there).unwrap();
+    }
+    node.restart();
+}

@@ -6,6 +6,7 @@
 use crate::error::{ErrorKind, Refusal};
 use crate::id::ShardId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Number of slots. Persisted: it never changes.
 pub const SLOTS: usize = 4096;
@@ -46,6 +47,11 @@ impl Placement {
     /// empty when there is no shard.
     pub fn even(shards: &[ShardId]) -> Vec<ShardId> {
         shards.iter().copied().cycle().take(SLOTS).collect()
+    }
+
+    /// All shards that slots go to.
+    pub fn shards(&self) -> BTreeSet<ShardId> {
+        self.0.iter().copied().collect()
     }
 
     /// The shard of a slot; `None` before the placement was set.

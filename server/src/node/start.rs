@@ -7,6 +7,7 @@
 //! Owns: this wiring and its errors.
 //! Never: what a part does.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -23,6 +24,7 @@ use anabranch_core::shard::ShardSetup;
 use anabranch_core::worker::{WorkerLimits, WorkerSetup};
 use anabranch_driver::{Crew, Driver, DriverSetup};
 use anabranch_store::clock::SystemClock;
+use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::group::GroupOptions;
 use anabranch_store::shard::{
@@ -63,6 +65,12 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// A part of the data folder is gone: starting without it would lose what it holds, silently.
+    #[error(
+        "the data folder is not whole: {} is missing; put it back (is a disk not mounted?), or move the rest away to start anew",
+        .0.display()
+    )]
+    Incomplete(PathBuf),
     /// A shard does not open; its own words name the folder.
     #[error("cannot open the data: {0}")]
     Shard(#[from] ShardStartError),
@@ -119,6 +127,10 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     })?;
     let incarnation = life();
     let fabric = Arc::new(Fabric::default());
+    let folders = shard_folders(&data)?;
+    if !folders.is_empty() && !data.join("meta").is_dir() {
+        return Err(StartError::Incomplete(data.join("meta")));
+    }
     let meta = Arc::new(open_meta(settings, &data, &fabric).await?);
     let meta_port: Arc<dyn MetaPort> = meta.clone();
     let founding = Founding {
@@ -126,7 +138,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         meta: &meta_port,
         data: &data,
     };
-    let ids = shard_ids(settings, &data)?;
+    let ids = shard_ids(settings, &data, &folders, &fabric)?;
     founding.begin(incarnation, &ids).await?;
     let first_password = founding.administrator().await?;
     founding.guest(settings.node.dev).await?;
@@ -288,26 +300,47 @@ fn worker_count(settings: &Settings) -> usize {
     }
 }
 
-/// The data shards: as many as there are folders, or as configured when the data folder is new.
-fn shard_ids(settings: &Settings, data: &Path) -> Result<Vec<ShardId>, StartError> {
+/// Numbers of the data shards' folders that are there.
+fn shard_folders(data: &Path) -> Result<BTreeSet<u16>, StartError> {
     let entries = std::fs::read_dir(data).map_err(|source| StartError::Data {
         path: data.to_owned(),
         source,
     })?;
     let numbers = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
-        name.to_str()?.strip_prefix("shard-")?.parse::<u16>().ok()
+        name.to_str()?.strip_prefix("shard-")?.parse().ok()
     });
-    let found = numbers.max().unwrap_or(0);
-    let configured = settings.store.data_shards;
-    if found != 0 && found != configured {
+    Ok(numbers.collect())
+}
+
+/// The data shards: those that metadata place streams on, or as many as configured when the data folder
+/// is new.
+fn shard_ids(
+    settings: &Settings,
+    data: &Path,
+    folders: &BTreeSet<u16>,
+    fabric: &Fabric,
+) -> Result<Vec<ShardId>, StartError> {
+    let placed = fabric.meta().placed();
+    let Some(last) = placed.last().map(|shard| shard.0) else {
+        // Their folders are made before metadata name them: a start that is cut short starts again.
+        for number in 1..=settings.store.data_shards {
+            let path = data.join(format!("shard-{number}"));
+            let made = RealDisk.create_dir(&path);
+            made.map_err(|source| StartError::Data { path, source })?;
+        }
+        return Ok((1..=settings.store.data_shards).map(ShardId).collect());
+    };
+    if let Some(gone) = (1..=last).find(|number| !folders.contains(number)) {
+        return Err(StartError::Incomplete(data.join(format!("shard-{gone}"))));
+    }
+    if last != settings.store.data_shards {
         tracing::info!(
-            shards = found,
+            shards = last,
             "the data folder keeps the number of shards it was made with"
         );
     }
-    let count = if found == 0 { configured } else { found };
-    Ok((1..=count).map(ShardId).collect())
+    Ok((1..=last).map(ShardId).collect())
 }
 
 fn options(settings: &Settings, name: &str) -> GroupOptions {
