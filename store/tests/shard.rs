@@ -337,3 +337,37 @@ async fn a_full_disk_frees_itself_when_it_is_drained() {
     assert!(!worker.blocked().await, "room was given back without help");
     worker.shard.shutdown_local().await;
 }
+
+/// The newest segment was deleted: the node opened with half of what it had confirmed, silently.
+#[tokio::test(start_paused = true)]
+async fn a_missing_newest_segment_is_refused() {
+    let disk = SimDisk::new(23);
+    let mut worker = Worker::start_with(&disk, 1, |setup| {
+        setup.options.segment_bytes = 64 * 1024;
+    })
+    .await;
+    worker.create().await;
+    for _ in 0..100 {
+        let sequence = worker.publish(vec![7; 4096]);
+        assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+    }
+    disk.crash();
+    let dir = Path::new("shard");
+    let names = disk.list(dir).unwrap();
+    let newest = names
+        .iter()
+        .filter(|name| name.ends_with(".seg"))
+        .max()
+        .unwrap();
+    disk.remove(&dir.join(newest)).unwrap();
+    let (send, _mail) = unbounded_channel();
+    let again = DataShard::start_local(setup(&disk, 2, Mailbox(send))).await;
+    let refused = again
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    assert!(
+        refused.contains("the newest segment is missing"),
+        "{refused}"
+    );
+}
