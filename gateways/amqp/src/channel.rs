@@ -17,6 +17,7 @@ use crate::confirm::Confirms;
 use crate::map::Facts;
 use crate::token::ChannelLife;
 use crate::unacked::Unacked;
+use crate::unfinished::Share;
 use crate::wire::frame::FrameKind;
 
 /// Where a channel is in its life.
@@ -60,6 +61,8 @@ pub struct Header {
     pub missing_bytes: u64,
     /// Body so far, when it comes in more than one frame.
     pub body: BytesMut,
+    /// What `body` takes of what may be unfinished; none for a body in one frame.
+    pub share: Option<Share>,
 }
 
 /// A channel.

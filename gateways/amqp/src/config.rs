@@ -18,6 +18,9 @@ pub struct AmqpConfig {
     pub heartbeat_s: u16,
     /// Largest body of a message, in bytes, 1 to 536870912.
     pub body_bytes_max: u64,
+    /// Bodies that are not whole yet, of all connections together, in bytes, at least `body_bytes_max`; one
+    /// connection may hold `body_bytes_max` of it.
+    pub unfinished_bytes_max: u64,
 }
 
 impl Default for AmqpConfig {
@@ -27,6 +30,7 @@ impl Default for AmqpConfig {
             frame_bytes_max: 131_072,
             heartbeat_s: 60,
             body_bytes_max: 128 << 20,
+            unfinished_bytes_max: 256 << 20,
         }
     }
 }
@@ -69,6 +73,11 @@ impl AmqpConfig {
                 "body_bytes_max",
                 "1 to 536870912",
                 (1..=512 << 20).contains(&self.body_bytes_max),
+            ),
+            (
+                "unfinished_bytes_max",
+                "at least body_bytes_max",
+                self.unfinished_bytes_max >= self.body_bytes_max,
             ),
         ];
         match rules.into_iter().find(|(_, _, holds)| !holds) {

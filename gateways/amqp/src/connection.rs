@@ -33,6 +33,7 @@ use crate::error::AmqpError;
 use crate::names::NameMaker;
 use crate::token::{self, ChannelLife};
 use crate::unacked::SettleRun;
+use crate::unfinished::Unfinished;
 use crate::wire::batch::Batch;
 use crate::wire::frame::{FRAME_MAX_LOWEST_BYTES, FrameReader};
 
@@ -110,6 +111,7 @@ pub(crate) struct AmqpConnection {
     seat: Seat,
     config: Arc<AmqpConfig>,
     codecs: Codecs,
+    unfinished: Arc<Unfinished>,
     reader: FrameReader,
     phase: Phase,
     client: Client,
@@ -137,11 +139,17 @@ pub(crate) struct AmqpConnection {
 }
 
 impl AmqpConnection {
-    pub(crate) fn new(seat: Seat, config: Arc<AmqpConfig>, codecs: Codecs) -> Self {
+    pub(crate) fn new(
+        seat: Seat,
+        config: Arc<AmqpConfig>,
+        codecs: Codecs,
+        unfinished: Arc<Unfinished>,
+    ) -> Self {
         Self {
             seat,
             config,
             codecs,
+            unfinished,
             reader: FrameReader::new(FRAME_MAX_LOWEST_BYTES),
             phase: Phase::ProtocolHeader,
             client: Client::default(),

@@ -12,11 +12,13 @@ use anabranch_core::properties::{Codecs, PropertyCodec};
 use crate::config::{AmqpConfig, ConfigError};
 use crate::connection::AmqpConnection;
 use crate::map::{AmqpProperties, ORIGIN};
+use crate::unfinished::Unfinished;
 
 /// The gateway.
 pub struct AmqpGateway {
     config: Arc<AmqpConfig>,
     codecs: Codecs,
+    unfinished: Arc<Unfinished>,
 }
 
 impl AmqpGateway {
@@ -27,6 +29,7 @@ impl AmqpGateway {
     pub fn new(config: AmqpConfig, codecs: Codecs) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self {
+            unfinished: Unfinished::new(config.unfinished_bytes_max, None),
             config: Arc::new(config),
             codecs,
         })
@@ -56,6 +59,7 @@ impl Gateway for AmqpGateway {
             seat,
             self.config.clone(),
             self.codecs.clone(),
+            Unfinished::new(self.config.body_bytes_max, Some(self.unfinished.clone())),
         ))
     }
 }

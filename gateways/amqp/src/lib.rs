@@ -18,6 +18,7 @@ pub mod names;
 pub mod reason;
 mod token;
 mod unacked;
+mod unfinished;
 pub mod wire;
 
 pub use config::{AmqpConfig, ConfigError};

@@ -15,6 +15,7 @@ use crate::channel::{Content, Header, State};
 use crate::error::{AmqpError, ReplyCode};
 use crate::map;
 use crate::token;
+use crate::unfinished::Share;
 use crate::wire::frame::Frame;
 use crate::wire::method::{BasicPublish, Wire};
 use crate::wire::properties::{CONTENT_HEADER_BYTES, ContentHeader};
@@ -100,6 +101,7 @@ impl AmqpConnection {
             facts,
             missing_bytes: header.body_bytes,
             body: BytesMut::new(),
+            share: None,
         });
         if header.body_bytes == 0 {
             self.published(number, Bytes::new(), cx);
@@ -113,7 +115,8 @@ impl AmqpConnection {
         frame: &Frame<'_>,
         cx: &mut Cx<'_>,
     ) -> Result<(), AmqpError> {
-        let Some(channel) = self.channel_mut(number) else {
+        let unfinished = &self.unfinished;
+        let Some(channel) = channel_at(&mut self.channels, number) else {
             return Ok(());
         };
         let Some(header) = channel
@@ -134,6 +137,14 @@ impl AmqpConnection {
         if missing == 0 && header.body.is_empty() {
             self.published(number, frame.keep(0), cx);
             return Ok(());
+        }
+        let share = header.share.get_or_insert_with(|| Share::new(unfinished));
+        if !share.grow(part.len() as u64) {
+            return Err(AmqpError::connection(
+                ReplyCode::RESOURCE_ERROR,
+                "messages that are not whole yet take all the memory set aside for them",
+            )
+            .by(BasicPublish::ID));
         }
         if header.body.is_empty() {
             header
