@@ -82,7 +82,7 @@ impl Default for WorkerLimits {
             },
             parked_bytes_max: 4 << 20,
             consumers_max: 65_536,
-            filters_max: 65_536,
+            filters_max: 8_192,
         }
     }
 }
