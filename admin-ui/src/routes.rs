@@ -6,7 +6,7 @@
 use axum::Json;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -115,7 +115,7 @@ async fn no_such_method(request: Request) -> Response {
 
 async fn file(request: Request) -> Response {
     let path = request.uri().path();
-    if path.starts_with("/api") || !request.method().is_safe() {
+    if path.starts_with("/api") || !matches!(*request.method(), Method::GET | Method::HEAD) {
         return ApiError::not_found(format!("there is nothing at {path}")).into_response();
     }
     assets::serve(path, request.headers())

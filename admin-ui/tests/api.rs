@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anabranch_admin::{ATTEMPTS_LIMIT, Settings, serve};
+use anabranch_admin::{ATTEMPTS_LIMIT, CONNECTIONS_LIMIT, IDLE_LIMIT, Settings, serve};
 use serde_json::{Value, json};
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -551,4 +551,26 @@ fn health_and_metrics_answer_a_local_caller_and_a_proxied_one_must_have_the_righ
             .status(),
         200
     );
+}
+
+/// Half requests hold their places only as long as nobody else wants one.
+#[test]
+fn connections_that_send_half_a_request_keep_nobody_out() {
+    use std::io::Write;
+    let server = Server::start();
+    let half = |_| {
+        let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
+        stream
+    };
+    let held: Vec<_> = (0..CONNECTIONS_LIMIT + 50).map(half).collect();
+    let asked = std::time::Instant::now();
+    let response = server.send("GET", "/livez", &[], None);
+    assert_eq!(response.status(), 200);
+    assert!(
+        asked.elapsed() < IDLE_LIMIT / 10,
+        "it waited {:?} for a place",
+        asked.elapsed()
+    );
+    drop(held);
 }
