@@ -233,6 +233,9 @@ pub enum Command {
         token: Token,
         /// Answer [`Answer::Returned`] when no stream takes it.
         mandatory: bool,
+        /// While a destination has no room: wait for it ([`Answer::Blocked`] says so), rather than be
+        /// refused with `Busy` at once. For publishers that cannot be refused but by losing them.
+        patient: bool,
         /// The message, complete.
         message: Arc<Message>,
     },

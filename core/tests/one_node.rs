@@ -391,6 +391,7 @@ impl Node {
         let command = Command::Publish {
             token: Token(token),
             mandatory: false,
+            patient: true,
             message: Arc::new(message),
         };
         self.ask(client, command);
@@ -804,6 +805,18 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
     node.publish(client, "", "q", "m1", 2);
     node.publish(client, "", "q", "m2", 3);
     let told = node.mail(client);
+    let impatient = Command::Publish {
+        token: Token(9),
+        mandatory: false,
+        patient: false,
+        message: Arc::new(Message {
+            address: "q".parse().unwrap(),
+            ..Message::default()
+        }),
+    };
+    node.ask(client, impatient);
+    let refused = PublishOutcome::Refused(ErrorKind::Busy);
+    assert_eq!(outcomes(&node.mail(client)), [(9, 9, refused)]);
     assert!(outcomes(&told).is_empty());
     assert!(matches!(told.answers[..], [Answer::Blocked(Some(_))]));
     let settle = Command::Settle {
@@ -854,6 +867,7 @@ fn a_question_sees_what_its_connection_published_before() {
     let publish = |body: &'static str| Command::Publish {
         token: Token(1),
         mandatory: false,
+        patient: true,
         message: Arc::new(Message {
             address: "q".parse().unwrap(),
             body: Bytes::from_static(body.as_bytes()),
@@ -916,6 +930,7 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
         let publish = |token, exchange: &'static [u8], address: &str| Command::Publish {
             token: Token(token),
             mandatory: false,
+            patient: true,
             message: Arc::new(Message {
                 exchange: Bytes::from_static(exchange),
                 address: address.parse().unwrap(),
@@ -1003,6 +1018,7 @@ fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
         let publish = |body: &'static [u8]| Command::Publish {
             token: Token::NONE,
             mandatory: false,
+            patient: true,
             message: Arc::new(Message {
                 exchange: Bytes::from_static(b"topics"),
                 address: "own".parse().unwrap(),

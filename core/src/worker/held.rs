@@ -87,8 +87,9 @@ impl Worker {
                 Command::Publish {
                     token,
                     mandatory,
+                    patient,
                     message,
-                } => self.publish(connection, state, token, mandatory, message),
+                } => self.publish(connection, state, token, (mandatory, patient), message),
                 other if self.must_wait(connection, state, &other) => state.held.push(other),
                 other => self.take_one(now, connection, state, other),
             }
@@ -180,8 +181,9 @@ impl Worker {
                 Command::Publish {
                     token,
                     mandatory,
+                    patient,
                     message,
-                } => self.publish(connection, state, token, mandatory, message),
+                } => self.publish(connection, state, token, (mandatory, patient), message),
                 other @ (Command::Settle { .. } | Command::SetSessionExpiry { .. }) => {
                     self.command(now, connection, state, other);
                 }

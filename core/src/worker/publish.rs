@@ -183,7 +183,7 @@ impl Worker {
         connection: ConnectionId,
         state: &mut Connected,
         token: Token,
-        mandatory: bool,
+        (mandatory, patient): (bool, bool),
         message: Arc<Message>,
     ) {
         state.published += 1;
@@ -199,6 +199,9 @@ impl Worker {
         if !self.may_publish(state, &route, &message) || route.internal {
             self.counts.denied += 1;
             return self.refuse(state, token, ErrorKind::AccessRefused);
+        }
+        if !patient && self.has_no_room(&route) {
+            return self.refuse(state, token, ErrorKind::Busy);
         }
         let own = self.shard.id();
         let mut outcome = PublishOutcome::Unroutable;
@@ -262,6 +265,13 @@ impl Worker {
                 }
                 false => self.send(*shard, request),
             }
+        }
+    }
+
+    fn has_no_room(&self, route: &Route) -> bool {
+        !self.blocked.is_empty() && {
+            let mut targets = route.targets.iter();
+            targets.any(|(shard, _)| self.blocked.contains(shard))
         }
     }
 

@@ -35,6 +35,7 @@ impl NodeBackend {
         let command = Command::Publish {
             token: Call::TOKEN,
             mandatory: false,
+            patient: false,
             message,
         };
         let answers = self.call(who, &vhost_name, command).await?;

@@ -199,6 +199,8 @@ impl AmqpConnection {
         cx.out.commands.push(Command::Publish {
             token,
             mandatory,
+            // It is told by connection.blocked.
+            patient: true,
             message: Arc::new(message),
         });
     }

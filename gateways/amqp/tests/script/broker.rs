@@ -104,6 +104,7 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             token,
             mandatory,
             message,
+            ..
         } => {
             let mut text = format!(
                 "{} publish '{}' {} {:?}{}",

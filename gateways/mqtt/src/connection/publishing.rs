@@ -58,6 +58,9 @@ impl MqttConnection {
         out.commands.push(Command::Publish {
             token,
             mandatory: false,
+            // 5.0 has a code for "no room now" and QoS 0 may be dropped; a 3.1.1 client that waits for
+            // its PUBACK can only be kept waiting.
+            patient: !self.is_v5() && quality != Quality::AtMostOnce,
             message: Arc::new(message),
         });
         Ok(())
