@@ -117,7 +117,6 @@ async fn a_nearly_full_disk_refuses_publishes_and_still_drains() {
         capacity_bytes: Some(100_000),
         ..Faults::default()
     });
-    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(worker.blocked().await, "publishers are told to wait");
     // What was on its way when the disk filled is refused; nothing else is lost.
     let refused = worker.publish(b"refused".to_vec());
@@ -129,7 +128,6 @@ async fn a_nearly_full_disk_refuses_publishes_and_still_drains() {
     let got = worker.deliveries(1).await;
     worker.accept(consumer, got[0].offset.0, got[0].offset.0);
     disk.set_faults(Faults::default());
-    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(!worker.blocked().await, "and to go on");
     let taken = worker.publish(b"taken".to_vec());
     assert_eq!(worker.published(taken).await, PublishOutcome::Routed);
