@@ -27,6 +27,7 @@ use crate::address::{Address, TopicFilter};
 use crate::authority::Principal;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token};
+use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
 use crate::properties::{PropertyCodec, Value};
 use bytes::{Bytes, BytesMut};
@@ -236,8 +237,26 @@ pub enum Command {
         /// While a destination has no room: wait for it ([`Answer::Blocked`] says so), rather than be
         /// refused with `Busy` at once. For publishers that cannot be refused but by losing them.
         patient: bool,
+        /// Stored once: publishes of this session under the same key, by whichever of its connections, are one
+        /// until [`Command::Forget`]. For sessions that outlive their connection; others count by themselves.
+        once: Option<OnceKey>,
         /// The message, complete.
         message: Arc<Message>,
+    },
+    /// The peer has let go of a key: the next publish under it is another message. Answered by
+    /// [`Reply::Done`] when that is as durable as the session.
+    Forget {
+        /// Answered by this.
+        token: Token,
+        /// Which.
+        once: OnceKey,
+    },
+    /// Publishes and settlements that take effect together: in every shard that has a part of them, all of
+    /// its part or nothing. Only [`Command::Publish`] and [`Command::Settle`] are allowed inside; each publish is
+    /// answered by its own token.
+    Atomic {
+        /// In order.
+        commands: Vec<Command>,
     },
     /// Declare an exchange. [`Reply::Done`], `Inequivalent`, `AccessRefused`, `NotFound` (passive).
     DeclareExchange {
@@ -341,6 +360,17 @@ pub enum Command {
         /// How.
         outcome: Outcome,
     },
+    /// The peer has a delivery of the session and says so before it is settled
+    /// ([`Quality::ExactlyOnce`]): from now on it is never handed out as a message again, but as
+    /// [`Delivery::received`]. Answered by [`Reply::Done`] when that is as durable as the session.
+    Receive {
+        /// Answered by this.
+        token: Token,
+        /// The session's tag.
+        consumer: ConsumerTag,
+        /// Which.
+        offset: Offset,
+    },
     /// Open or resume a session; its connection then gets its deliveries. Answered by
     /// [`Reply::Session`]. A live connection of the same client is stopped by [`StopReason::TakenOver`].
     OpenSession {
@@ -359,16 +389,24 @@ pub enum Command {
         /// Answered by this.
         token: Token,
         /// What.
-        filters: Vec<FilterSpec>,
+        filters: Vec<SessionFilter>,
     },
     /// Undo such bindings. Answered by [`Reply::Unsubscribed`], one per filter: whether it existed.
     Unsubscribe {
         /// Answered by this.
         token: Token,
         /// Which.
-        filters: Vec<TopicFilter>,
+        filters: Vec<FilterName>,
     },
+    /// The session's will is void: its connection ends in order. No answer.
+    DropWill,
 }
+
+/// What a session's publisher calls one message that is to be stored once; unique in its session until it is
+/// forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OnceKey(pub u16);
 
 /// How a delivery ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -396,6 +434,8 @@ pub struct ExchangeDeclare {
     pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
+    /// Takes what no binding of this exchange takes; need not exist.
+    pub alternate: Option<Arc<str>>,
     /// As the client gave them; compared at redeclaration.
     pub arguments: Vec<(Bytes, Value)>,
 }
@@ -431,20 +471,36 @@ pub struct StreamDeclare {
     pub exclusive: bool,
     /// Goes when its last consumer goes.
     pub auto_delete: bool,
+    /// What the arguments ask of core, as the gateway read them; `auto_delete` above counts.
+    pub limits: StreamLimits,
     /// As the client gave them; compared at redeclaration. The gateway refuses by name what core does
     /// not do (`BadRequest` / `NotSupported`).
     pub arguments: Vec<(Bytes, Value)>,
 }
 
-/// A binding of an exchange to a queue.
+/// The end of a binding, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BindTo {
+    /// A queue.
+    Stream(Arc<str>),
+    /// Another exchange of the vhost.
+    Exchange(Arc<str>),
+}
+
+/// A binding of an exchange to a queue or to another exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BindingSpec {
     /// From.
     pub exchange: Arc<str>,
-    /// To, a queue.
-    pub stream: Arc<str>,
-    /// The key in canonical form: an address for direct, a filter for topic.
+    /// To.
+    pub to: BindTo,
+    /// The key as an address: what exchanges compare that are no topic exchanges.
+    pub key: Address,
+    /// The key as a filter, for topic exchanges.
     pub filter: TopicFilter,
+    /// To a queue, from the sessions' topic exchange: the last values that match are put into the queue now.
+    pub retained: bool,
     /// For headers exchanges; part of the binding's identity everywhere.
     pub arguments: Vec<(Bytes, Value)>,
 }
@@ -481,6 +537,53 @@ pub struct SessionOpen {
     pub consumer: ConsumerTag,
     /// How many deliveries above [`Quality::AtMostOnce`] it may hold unsettled.
     pub credit: u32,
+    /// The first tag for its memberships in groups: each has a tag of its own, this one and those above.
+    pub group_consumers: ConsumerTag,
+    /// Published when its connection ends out of order; only for sessions that outlive their connection
+    /// (others' wills are their gateway's to publish). `AccessRefused` when it may not be published.
+    pub will: Option<Will>,
+}
+
+/// A message to publish when a session's connection ends out of order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Will {
+    /// The message, complete but for its time.
+    pub message: Arc<Message>,
+    /// Seconds to wait after the end of the connection; the end of the session comes first.
+    pub delay_s: u32,
+}
+
+/// A filter to bind a session to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// What.
+    pub spec: FilterSpec,
+    /// As a member of this group: each message goes to one of its members. At most
+    /// [`Quality::AtLeastOnce`] is granted then, and no last values are sent.
+    pub group: Option<Arc<str>>,
+    /// Whether the last values that match are sent now, with the retain flag.
+    pub retained: SendRetained,
+}
+
+/// When a subscription is sent last values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendRetained {
+    /// Each time it is made.
+    #[default]
+    Always,
+    /// When the session did not have it before.
+    IfNew,
+    /// Never.
+    Never,
+}
+
+/// Names a subscription of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FilterName {
+    /// The group it is a member of.
+    pub group: Option<Arc<str>>,
+    /// Its filter.
+    pub filter: TopicFilter,
 }
 
 /// A filter of a session, with what it asks.
@@ -598,6 +701,11 @@ pub struct Delivery {
     pub retain: bool,
     /// The subscriber's number of the matching filter; 0 is none.
     pub identifier: u32,
+    /// Further such numbers, when several filters with numbers match.
+    pub more_identifiers: Option<Arc<Vec<u32>>>,
+    /// The peer has it already ([`Command::Receive`]): only the rest of its settlement is owed, which comes before
+    /// anything new.
+    pub received: bool,
     /// The message.
     pub message: Arc<Message>,
 }

@@ -7,11 +7,13 @@
 
 pub mod address;
 pub mod authority;
+pub mod death;
 pub mod dispatch;
 pub mod error;
 pub mod exchange;
 pub mod gateway;
 pub mod id;
+pub mod limits;
 pub mod message;
 pub mod meta;
 pub mod outbox;

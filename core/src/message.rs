@@ -12,9 +12,11 @@
 //! [`PropertyCodec`]: crate::properties::PropertyCodec
 
 use crate::address::Address;
+use crate::death::Deaths;
 use crate::id::{ConnectionId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Which gateway a message came in by, as its persisted number. 0 is the broker itself (neutral
 /// properties in core's own encoding, see [`Properties::encode`](crate::properties::Properties::encode)).
@@ -83,6 +85,8 @@ pub struct Message {
     /// The connection that published it, for subscribers that do not want their own; 0 is none.
     /// Not stored: after a restart no connection is the publisher any more.
     pub publisher: ConnectionId,
+    /// What dropped it on its way here, if anything did.
+    pub deaths: Option<Arc<Deaths>>,
 }
 
 impl Message {
@@ -133,6 +137,7 @@ impl Message {
             origin_key: all.split_to(self.origin_key.len()),
             properties: all.split_to(self.properties.len()),
             body: all,
+            deaths: self.deaths.clone(),
             ..*self
         }
     }

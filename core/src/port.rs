@@ -15,9 +15,9 @@ use crate::gateway::{Delivery, FilterSpec, Outcome, PublishOutcome};
 use crate::id::{
     ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId, WorkerId,
 };
+use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
 use crate::meta::{MetaCommand, MetaReply};
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ pub enum ShardRequest {
         /// Match sessions of this vhost; also says that a topic exchange routed it, so that the right
         /// to receive its address is asked at delivery.
         by_topic: Option<VhostId>,
+        /// What most publishes have not.
+        extra: Option<Box<Extra>>,
         /// The message.
         message: Arc<Message>,
     },
@@ -93,6 +95,26 @@ pub enum ShardRequest {
         /// Which.
         connection: ConnectionId,
     },
+}
+
+/// What is asked of a shard with some publishes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Keep the message as the last value of its address in this vhost; one with an empty body removes it.
+    pub keep: Option<VhostId>,
+    /// Store it once.
+    pub once: Option<Once>,
+}
+
+/// Names a message that is stored once, whatever is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The publisher's session.
+    pub session: StreamId,
+    /// The session's number for it, never used again.
+    pub number: u64,
+    /// Lower numbers of the session are not sent any more and can be forgotten.
+    pub floor: u64,
 }
 
 /// What a shard is asked.
@@ -238,14 +260,6 @@ pub struct OpenSession {
     /// Kept in this shard even when it ends with its connection: the worker's own volatile shard is
     /// asked with this.
     pub here: bool,
-}
-
-/// What bounds a stream. Persisted (JSON in records and checkpoints; new fields get a default).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StreamLimits {
-    /// Goes when its last consumer goes.
-    pub auto_delete: bool,
 }
 
 /// What a shard answers.

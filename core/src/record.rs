@@ -13,24 +13,29 @@
 //! |---|---|---|
 //! | length | 4 | bytes after this field and the next |
 //! | crc | 4 | CRC32C of those bytes |
-//! | kind | 1 | 1 publish, 2 change |
+//! | kind | 1 | 1 publish, 2 change, 3 publish with extra |
 //! | lane | 8 | who sent it |
 //! | sequence | varint | its number there: of a publish or, for a change, the ticket to answer (0 none) |
 //! | rest | | by kind |
 //!
 //! A publish: `streams` varint count and 8 bytes each; `by_topic` varint (0 none, else vhost + 1); then the
 //! message, whose place is what an index keeps: flags 1 (quality in bits 0-1, 4 retain, 8 expires, 16 origin
-//! key), origin 1, priority 1, published 8, \[expires 8\], publisher varint, then exchange, address,
-//! \[origin key\] and properties each as varint length and bytes, then the body to the end of the record.
+//! key, 32 deaths), origin 1, priority 1, published 8, \[expires 8\], publisher varint, then exchange, address,
+//! \[origin key\], properties and \[deaths, in postcard\] each as varint length and bytes, then the body to the end of the
+//! record.
+//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once) and what they say: keep as vhost varint; once as
+//! session 8, number varint, floor varint.
 //! A change: [`Change`] in postcard encoding; its variants are persisted in order: append only.
 //!
 //! Owns: this format. Never: when records are written (`shard.rs`) or where (`store/`).
 
 use crate::address::{Address, TopicFilter};
+use crate::death::Deaths;
 use crate::gateway::FilterSpec;
 use crate::id::{ConnectionId, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
+use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
-use crate::port::StreamLimits;
+use crate::port::{Extra, Once};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -45,9 +50,13 @@ pub const RECORD_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 const KIND_PUBLISH: u8 = 1;
 const KIND_CHANGE: u8 = 2;
+const KIND_PUBLISH_EXTRA: u8 = 3;
+const EXTRA_KEEP: u64 = 1;
+const EXTRA_ONCE: u64 = 2;
 const FLAG_RETAIN: u8 = 4;
 const FLAG_EXPIRES: u8 = 8;
 const FLAG_ORIGIN_KEY: u8 = 16;
+const FLAG_DEATHS: u8 = 32;
 
 /// Who sent a record, and as which of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +82,8 @@ pub enum Change {
         stream: StreamId,
         /// Its vhost.
         vhost: VhostId,
-        /// Its limits.
-        limits: StreamLimits,
+        /// Its limits, as far as the first form of this record knew any; later ones use `CreateStreamWith`.
+        limits: FirstLimits,
     },
     /// Delete a stream.
     DeleteStream {
@@ -146,6 +155,51 @@ pub enum Change {
         /// From.
         filters: Vec<TopicFilter>,
     },
+    /// Make a stream.
+    CreateStreamWith {
+        /// Its id.
+        stream: StreamId,
+        /// Its vhost.
+        vhost: VhostId,
+        /// Its limits.
+        limits: AsJson<StreamLimits>,
+    },
+}
+
+/// The limits that the first form of a record had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstLimits {
+    /// See [`StreamLimits`].
+    pub auto_delete: bool,
+}
+
+impl From<FirstLimits> for StreamLimits {
+    fn from(first: FirstLimits) -> StreamLimits {
+        StreamLimits {
+            auto_delete: first.auto_delete,
+            ..StreamLimits::default()
+        }
+    }
+}
+
+/// A part of a record or checkpoint that may get further fields: kept as JSON text inside the postcard encoding,
+/// which has no names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AsJson<T>(pub T);
+
+impl<T: Serialize> Serialize for AsJson<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = serde_json::to_string(&self.0).map_err(serde::ser::Error::custom)?;
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de, T: serde::de::DeserializeOwned> Deserialize<'de> for AsJson<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<AsJson<T>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let value = serde_json::from_str(&text).map_err(serde::de::Error::custom)?;
+        Ok(AsJson(value))
+    }
 }
 
 /// A record read back.
@@ -157,6 +211,8 @@ pub enum Record {
         streams: SmallVec<[StreamId; 2]>,
         /// Match the sessions of this vhost.
         by_topic: Option<VhostId>,
+        /// What most publishes have not.
+        extra: Option<Box<Extra>>,
         /// The message.
         message: Arc<Message>,
     },
@@ -236,9 +292,14 @@ impl PayloadBuilder {
         mark: Mark,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        extra: Option<&Extra>,
         message: &Message,
     ) {
-        let start = self.begin(KIND_PUBLISH, mark);
+        let kind = match extra {
+            None => KIND_PUBLISH,
+            Some(_) => KIND_PUBLISH_EXTRA,
+        };
+        let start = self.begin(kind, mark);
         let out = &mut self.buffer;
         out.reserve(message.cost_bytes() + 8 * streams.len() + 64);
         put_varint(out, streams.len() as u64);
@@ -246,6 +307,9 @@ impl PayloadBuilder {
             out.put_u64_le(stream.0);
         }
         put_varint(out, by_topic.map_or(0, |vhost| u64::from(vhost.0) + 1));
+        if let Some(extra) = extra {
+            put_extra(out, extra);
+        }
         put_message(out, message);
         self.end(start);
     }
@@ -296,6 +360,40 @@ impl PayloadBuilder {
     }
 }
 
+fn put_extra(out: &mut BytesMut, extra: &Extra) {
+    let keep = extra.keep.map_or(0, |_| EXTRA_KEEP);
+    let once = extra.once.map_or(0, |_| EXTRA_ONCE);
+    put_varint(out, keep | once);
+    if let Some(vhost) = extra.keep {
+        put_varint(out, u64::from(vhost.0));
+    }
+    if let Some(once) = extra.once {
+        out.put_u64_le(once.session.0);
+        put_varint(out, once.number);
+        put_varint(out, once.floor);
+    }
+}
+
+fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
+    let bits = varint(bytes)?;
+    if bits & !(EXTRA_KEEP | EXTRA_ONCE) != 0 {
+        return Err(RecordError::Field);
+    }
+    let mut extra = Extra::default();
+    if bits & EXTRA_KEEP != 0 {
+        let vhost = u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field)?;
+        extra.keep = Some(VhostId(vhost));
+    }
+    if bits & EXTRA_ONCE != 0 {
+        extra.once = Some(Once {
+            session: StreamId(take_u64(bytes)?),
+            number: varint(bytes)?,
+            floor: varint(bytes)?,
+        });
+    }
+    Ok(extra)
+}
+
 fn put_message(out: &mut BytesMut, message: &Message) {
     let mut flags = message.quality as u8;
     flags |= if message.retain { FLAG_RETAIN } else { 0 };
@@ -309,6 +407,11 @@ fn put_message(out: &mut BytesMut, message: &Message) {
     } else {
         FLAG_ORIGIN_KEY
     };
+    flags |= if message.deaths.is_some() {
+        FLAG_DEATHS
+    } else {
+        0
+    };
     out.put_u8(flags);
     out.put_u8(message.origin.0);
     out.put_u8(message.priority);
@@ -318,11 +421,16 @@ fn put_message(out: &mut BytesMut, message: &Message) {
     }
     put_varint(out, message.publisher.0);
     let origin_key = (!message.origin_key.is_empty()).then_some(&message.origin_key);
+    // Encoding to a growing buffer can only fail for types that `Deaths` does not hold.
+    let deaths = message.deaths.as_deref();
+    let deaths =
+        deaths.map(|deaths| Bytes::from(postcard::to_allocvec(deaths).unwrap_or_default()));
     let parts = [
         Some(&message.exchange),
         Some(&message.address.0),
         origin_key,
         Some(&message.properties),
+        deaths.as_ref(),
     ];
     for part in parts.into_iter().flatten() {
         put_varint(out, part.len() as u64);
@@ -350,6 +458,13 @@ fn take_message(mut bytes: Bytes) -> Result<Message, RecordError> {
         Bytes::new()
     };
     let properties = take_part(&mut bytes)?;
+    let deaths = if flags & FLAG_DEATHS != 0 {
+        let encoded = take_part(&mut bytes)?;
+        let deaths: Deaths = postcard::from_bytes(&encoded).map_err(|_| RecordError::Field)?;
+        Some(Arc::new(deaths))
+    } else {
+        None
+    };
     Ok(Message {
         exchange,
         address,
@@ -363,6 +478,7 @@ fn take_message(mut bytes: Bytes) -> Result<Message, RecordError> {
         published,
         expires,
         publisher,
+        deaths,
     })
 }
 
@@ -435,7 +551,7 @@ fn parse(bytes: &mut Bytes) -> Result<(Mark, Record), RecordError> {
         sequence: Sequence(varint(bytes)?),
     };
     let record = match kind {
-        KIND_PUBLISH => {
+        KIND_PUBLISH | KIND_PUBLISH_EXTRA => {
             let count = varint(bytes)?;
             if count * 8 > bytes.len() as u64 {
                 return Err(RecordError::Short);
@@ -450,10 +566,15 @@ fn parse(bytes: &mut Bytes) -> Result<(Mark, Record), RecordError> {
                     u32::try_from(vhost - 1).map_err(|_| RecordError::Field)?,
                 )),
             };
+            let extra = match kind {
+                KIND_PUBLISH_EXTRA => Some(Box::new(take_extra(bytes)?)),
+                _ => None,
+            };
             let message = Arc::new(take_message(std::mem::take(bytes))?);
             Record::Publish {
                 streams,
                 by_topic,
+                extra,
                 message,
             }
         }
@@ -491,6 +612,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn extra(number: usize) -> Option<Extra> {
+        let keep = (number % 2 == 1).then_some(VhostId(7));
+        let once = (number > 1).then_some(Once {
+            session: StreamId(3),
+            number: 900,
+            floor: 4,
+        });
+        (keep.is_some() || once.is_some()).then_some(Extra { keep, once })
+    }
+
+    fn deaths() -> Arc<Deaths> {
+        let death = crate::death::Death {
+            stream: "q".into(),
+            reason: crate::death::DeathReason::Expired,
+            count: 3,
+            first: UnixMs(9),
+            exchange: Bytes::new(),
+            address: Bytes::from_static(b"a/b"),
+            origin_key: Bytes::new(),
+            time_to_live_ms: Some(10),
+        };
+        Arc::new(Deaths::with(None, death))
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         let bytes = || proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
         (
@@ -524,6 +669,7 @@ mod tests {
                     published: UnixMs(77),
                     expires: expires.map(UnixMs),
                     publisher: ConnectionId(1 << 48),
+                    deaths: retain.then(deaths),
                 },
             )
     }
@@ -534,7 +680,7 @@ mod tests {
             let mut builder = PayloadBuilder::default();
             for (number, message) in messages.iter().enumerate() {
                 let mark = Mark { lane: Lane(9), sequence: Sequence(number as u64 + 1) };
-                builder.publish(mark, &[StreamId(5), StreamId(u64::MAX)], Some(VhostId(0)), message);
+                builder.publish(mark, &[StreamId(5), StreamId(u64::MAX)], Some(VhostId(0)), extra(number).as_ref(), message);
                 builder.change(mark, &Change::Delivered { stream: StreamId(4), until: Offset(3) });
             }
             let payload = builder.take();
@@ -542,7 +688,8 @@ mod tests {
             let mut read = 0;
             for record in Records::new(&payload, Position(1000), false).unwrap() {
                 let (position, mark, record) = record.unwrap();
-                if let Record::Publish { message, streams, by_topic } = record {
+                if let Record::Publish { message, streams, by_topic, extra: more } = record {
+                    prop_assert_eq!(more.map(|more| *more), extra(read));
                     prop_assert_eq!(&*message, &messages[read]);
                     prop_assert_eq!(mark.sequence.0, read as u64 + 1);
                     prop_assert_eq!((streams.len(), by_topic), (2, Some(VhostId(0))));
@@ -558,7 +705,7 @@ mod tests {
         #[test]
         fn damaged_bytes_are_an_error_and_never_a_panic(message in message(), at in any::<proptest::sample::Index>(), bit in 0u8..8) {
             let mut builder = PayloadBuilder::default();
-            builder.publish(Mark::default(), &[StreamId(5)], None, &message);
+            builder.publish(Mark::default(), &[StreamId(5)], None, None, &message);
             let mut bytes = builder.take().to_vec();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;

@@ -33,7 +33,7 @@ use crate::id::{
 };
 use crate::message::Message;
 use crate::outbox::Outbox;
-use crate::port::{ConsumerKey, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
+use crate::port::{ConsumerKey, Extra, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
 use crate::record::{Change, Mark, PayloadBuilder};
 use crate::router::Fabric;
 use crate::stream::{Kind, Stream, Volume};
@@ -285,6 +285,7 @@ impl<B: Place> Shard<B> {
                     sequence,
                     streams,
                     by_topic,
+                    extra,
                     message,
                 } => {
                     if self.is_full() {
@@ -297,7 +298,14 @@ impl<B: Place> Shard<B> {
                         }
                         continue;
                     }
-                    self.publish(from, sequence, &streams, by_topic, &message);
+                    self.publish(
+                        from,
+                        sequence,
+                        &streams,
+                        by_topic,
+                        extra.as_deref(),
+                        &message,
+                    );
                 }
                 ShardRequest::Settle {
                     consumer,
@@ -459,6 +467,7 @@ pub trait Store<B> {
         sequence: Sequence,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        extra: Option<&Extra>,
         message: &Arc<Message>,
     );
 }
@@ -470,9 +479,10 @@ impl Store<Arc<Message>> for Shard<Arc<Message>> {
         sequence: Sequence,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        extra: Option<&Extra>,
         message: &Arc<Message>,
     ) {
-        let outcome = self.store(streams, by_topic, message, message);
+        let outcome = self.store(streams, by_topic, extra, message, message);
         // 0: nobody waits for the result.
         if sequence.0 != 0 {
             self.outbox.published(from, sequence, outcome);
@@ -486,6 +496,7 @@ impl Shard<Arc<Message>> {
         &mut self,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        extra: Option<&Extra>,
         message: &Arc<Message>,
     ) -> PublishOutcome {
         if self.is_full() {
@@ -493,7 +504,7 @@ impl Shard<Arc<Message>> {
             self.block_or_resume();
             return PublishOutcome::Refused(ErrorKind::Busy);
         }
-        self.store(streams, by_topic, message, message)
+        self.store(streams, by_topic, extra, message, message)
     }
 }
 
@@ -504,13 +515,15 @@ impl Store<Position> for Shard<Position> {
         sequence: Sequence,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        extra: Option<&Extra>,
         message: &Arc<Message>,
     ) {
         let mark = Mark {
             lane: self.lane(from),
             sequence,
         };
-        self.builder.publish(mark, streams, by_topic, message);
+        self.builder
+            .publish(mark, streams, by_topic, extra, message);
     }
 }
 

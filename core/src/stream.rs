@@ -12,8 +12,9 @@
 
 use crate::gateway::FilterSpec;
 use crate::id::{ConnectionId, Epoch, Offset, StreamId, UnixMs, VhostId};
+use crate::limits::StreamLimits;
 use crate::message::Quality;
-use crate::port::StreamLimits;
+use crate::record::AsJson;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -37,6 +38,10 @@ pub struct Entry<B> {
     pub by_topic: bool,
     /// Not for the connection that published it.
     pub no_local: bool,
+    /// Bytes of its body.
+    pub body_bytes: u32,
+    /// Further numbers of filters that matched.
+    pub more_identifiers: Option<Arc<Vec<u32>>>,
 }
 
 /// What a handed-out offset is doing.
@@ -468,15 +473,15 @@ impl<B: Clone> Stream<B> {
 /// A stream as a checkpoint keeps it. Persisted (version of the checkpoint).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SavedStream<B> {
-    id: StreamId,
-    vhost: VhostId,
-    session: Option<Session>,
-    limits: StreamLimits,
-    tally: Tally,
-    base: u64,
-    cursor: u64,
-    entries: Vec<Entry<B>>,
-    gone: Vec<(u64, u64)>,
+    pub(crate) id: StreamId,
+    pub(crate) vhost: VhostId,
+    pub(crate) session: Option<Session>,
+    pub(crate) limits: AsJson<StreamLimits>,
+    pub(crate) tally: Tally,
+    pub(crate) base: u64,
+    pub(crate) cursor: u64,
+    pub(crate) entries: Vec<Entry<B>>,
+    pub(crate) gone: Vec<(u64, u64)>,
 }
 
 impl<B: Clone> Stream<B> {
@@ -497,7 +502,7 @@ impl<B: Clone> Stream<B> {
             id: self.id,
             vhost: self.vhost,
             session: self.session().cloned(),
-            limits: self.limits.clone(),
+            limits: AsJson(self.limits.clone()),
             tally: self.tally,
             base: self.base,
             cursor: self.cursor_known.max(self.base),
@@ -509,7 +514,7 @@ impl<B: Clone> Stream<B> {
     /// The stream that was saved.
     pub fn restore(saved: SavedStream<B>) -> Stream<B> {
         let kind = saved.session.map_or(Kind::Queue, Kind::Session);
-        let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits);
+        let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits.0);
         stream.base = saved.base;
         stream.bytes = saved
             .entries
@@ -565,6 +570,8 @@ mod tests {
                 retain: false,
                 by_topic: false,
                 no_local: false,
+                body_bytes: 5,
+                more_identifiers: None,
             });
         }
         stream

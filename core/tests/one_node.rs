@@ -8,6 +8,7 @@ use anabranch_core::authority::{Action, AllowAll, Authority, Question, Resource,
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::*;
 use anabranch_core::id::*;
+use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
 use anabranch_core::meta::{ExchangeSpec, MetaCommand};
 use anabranch_core::port::ShardRequest;
@@ -332,6 +333,7 @@ impl Node {
             durable,
             exclusive: false,
             auto_delete: false,
+            limits: StreamLimits::default(),
             arguments: Vec::new(),
         };
         self.reply(
@@ -346,8 +348,10 @@ impl Node {
     fn bind(&mut self, client: Client, queue: &str, filter: &str) {
         let binding = BindingSpec {
             exchange: Arc::from("topics"),
-            stream: Arc::from(queue),
+            to: BindTo::Stream(Arc::from(queue)),
+            key: Address::default(),
             filter: filter.parse().unwrap(),
+            retained: false,
             arguments: Vec::new(),
         };
         self.reply(
@@ -392,6 +396,7 @@ impl Node {
             token: Token(token),
             mandatory: false,
             patient: true,
+            once: None,
             message: Arc::new(message),
         };
         self.ask(client, command);
@@ -404,6 +409,8 @@ impl Node {
             expiry_s,
             consumer: ConsumerTag(0),
             credit: 10,
+            group_consumers: ConsumerTag(1),
+            will: None,
         };
         match self.reply(
             client,
@@ -429,7 +436,11 @@ impl Node {
             client,
             Command::Subscribe {
                 token: Token(9),
-                filters: vec![spec],
+                filters: vec![SessionFilter {
+                    spec,
+                    group: None,
+                    retained: SendRetained::Never,
+                }],
             },
         ) {
             Ok(Reply::Subscribed(list)) => list
@@ -648,6 +659,7 @@ fn deleting_a_queue_tells_its_consumers_and_exclusive_ones_go_with_their_connect
         durable: false,
         exclusive: true,
         auto_delete: false,
+        limits: StreamLimits::default(),
         arguments: Vec::new(),
     };
     node.reply(
@@ -681,6 +693,7 @@ fn a_repeated_publish_is_stored_once() {
         sequence: Sequence(1),
         streams: stream.into_iter().collect(),
         by_topic: None,
+        extra: None,
         message: message.clone(),
     };
     for _ in 0..2 {
@@ -746,6 +759,7 @@ fn what_a_reader_may_not_receive_is_skipped_and_not_stuck() {
         durable: true,
         exclusive: false,
         auto_delete: false,
+        limits: StreamLimits::default(),
         arguments: Vec::new(),
     };
     let told = node.data.get_mut(&ShardId(1)).unwrap().shard.withheld(Now {
@@ -809,6 +823,7 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
         token: Token(9),
         mandatory: false,
         patient: false,
+        once: None,
         message: Arc::new(Message {
             address: "q".parse().unwrap(),
             ..Message::default()
@@ -833,6 +848,7 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
         durable: true,
         exclusive: false,
         auto_delete: false,
+        limits: StreamLimits::default(),
         arguments: Vec::new(),
     };
     let command = Command::DeclareStream {
@@ -868,6 +884,7 @@ fn a_question_sees_what_its_connection_published_before() {
         token: Token(1),
         mandatory: false,
         patient: true,
+        once: None,
         message: Arc::new(Message {
             address: "q".parse().unwrap(),
             body: Bytes::from_static(body.as_bytes()),
@@ -931,6 +948,7 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
             token: Token(token),
             mandatory: false,
             patient: true,
+            once: None,
             message: Arc::new(Message {
                 exchange: Bytes::from_static(exchange),
                 address: address.parse().unwrap(),
@@ -945,11 +963,14 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
             durable,
             exclusive: false,
             auto_delete: false,
+            limits: StreamLimits::default(),
             arguments: Vec::new(),
         };
         let binding = BindingSpec {
             exchange: Arc::from("topics"),
-            stream: Arc::from(name),
+            to: BindTo::Stream(Arc::from(name)),
+            key: Address::default(),
+            retained: false,
             filter: "a".parse().unwrap(),
             arguments: Vec::new(),
         };
@@ -1019,6 +1040,7 @@ fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
             token: Token::NONE,
             mandatory: false,
             patient: true,
+            once: None,
             message: Arc::new(Message {
                 exchange: Bytes::from_static(b"topics"),
                 address: "own".parse().unwrap(),
@@ -1030,12 +1052,19 @@ fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
             publish(b"before"),
             Command::Subscribe {
                 token: Token(20),
-                filters: vec![spec.clone()],
+                filters: vec![SessionFilter {
+                    spec: spec.clone(),
+                    group: None,
+                    retained: SendRetained::Never,
+                }],
             },
             publish(b"between"),
             Command::Unsubscribe {
                 token: Token(21),
-                filters: vec![spec.filter],
+                filters: vec![FilterName {
+                    group: None,
+                    filter: spec.filter,
+                }],
             },
             publish(b"after"),
         ];

@@ -9,9 +9,10 @@ use anabranch_core::gateway::{Outcome, PublishOutcome};
 use anabranch_core::id::{
     ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, VhostId, WorkerId,
 };
+use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{
-    Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardRequest, StreamLimits, WorkerPort,
+    Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardRequest, WorkerPort,
 };
 use anabranch_core::shard::{ShardLimits, ShardSetup};
 use anabranch_store::clock::SystemClock;
@@ -148,6 +149,7 @@ fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) -> Figures {
                     sequence: Sequence(sent),
                     streams: [STREAM].into_iter().collect(),
                     by_topic: None,
+                    extra: None,
                     message: Arc::new(message),
                 });
             }

@@ -12,8 +12,9 @@ use crate::dispatch::Reader;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{FilterSpec, PublishOutcome};
 use crate::id::{Epoch, Offset, Position, StreamId, UnixMs, VhostId};
+use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
-use crate::port::{OpenSession, ShardReply, StreamLimits};
+use crate::port::{Extra, OpenSession, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
 use crate::stream::{Entry, Kind, Session, Stream, Volume};
@@ -41,9 +42,11 @@ impl Shard<Position> {
                 Record::Publish {
                     streams,
                     by_topic,
+                    extra,
                     message,
                 } => {
-                    self.apply_publish(mark, position, &streams, by_topic, &message);
+                    let extra = extra.as_deref();
+                    self.apply_publish(mark, position, (&streams, by_topic, extra), &message);
                 }
             }
         }
@@ -54,8 +57,7 @@ impl Shard<Position> {
         &mut self,
         mark: Mark,
         position: Position,
-        streams: &[StreamId],
-        by_topic: Option<VhostId>,
+        (streams, by_topic, extra): (&[StreamId], Option<VhostId>, Option<&Extra>),
         message: &Message,
     ) {
         let last = self.lanes.entry(mark.lane).or_default();
@@ -64,7 +66,7 @@ impl Shard<Position> {
             PublishOutcome::Routed
         } else {
             *last = mark.sequence;
-            self.store(streams, by_topic, message, &position)
+            self.store(streams, by_topic, extra, message, &position)
         };
         if let Some(worker) = self.worker_of(mark.lane) {
             self.outbox.published(worker, mark.sequence, outcome);
@@ -78,6 +80,7 @@ impl<B: Place> Shard<B> {
         &mut self,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        _extra: Option<&Extra>,
         message: &Message,
         place: &B,
     ) -> PublishOutcome {
@@ -96,6 +99,8 @@ impl<B: Place> Shard<B> {
             retain,
             by_topic: by_topic.is_some(),
             no_local,
+            more_identifiers: None,
+            body_bytes: u32::try_from(message.body.len()).unwrap_or(u32::MAX),
         };
         for id in streams {
             let Some(&at) = self.by_id.get(id) else {
@@ -314,12 +319,12 @@ impl<B: Place> Shard<B> {
                 stream,
                 vhost,
                 limits,
-            } => {
-                if !self.by_id.contains_key(&stream) {
-                    self.insert(Stream::new(stream, vhost, Kind::Queue, limits));
-                }
-                self.answer(mark, ShardReply::Done);
-            }
+            } => self.apply_create(mark, stream, vhost, limits.into()),
+            Change::CreateStreamWith {
+                stream,
+                vhost,
+                limits,
+            } => self.apply_create(mark, stream, vhost, limits.0),
             Change::DeleteStream { stream, only_if } => {
                 let more = only_if.is_some_and(|held| {
                     self.stream_mut(stream).is_some_and(|stream| {
@@ -396,6 +401,13 @@ impl<B: Place> Shard<B> {
                 self.answer(mark, ShardReply::Unsubscribed(existed));
             }
         }
+    }
+
+    fn apply_create(&mut self, mark: Mark, id: StreamId, vhost: VhostId, limits: StreamLimits) {
+        if !self.by_id.contains_key(&id) {
+            self.insert(Stream::new(id, vhost, Kind::Queue, limits));
+        }
+        self.answer(mark, ShardReply::Done);
     }
 
     fn remove_ranges(&mut self, id: StreamId, ranges: &[(Offset, Offset)]) -> u64 {

@@ -2,7 +2,9 @@
 //!
 //! Owns: the format of a checkpoint (a version byte, then postcard) and what of the journal it refers to.
 //! Never: the leader's memory; files (`store/`).
-//! Next: `stream.rs`, whose part of it is the largest.
+//! Next: `stream.rs`, whose part of it is the largest; `checkpoint/first.rs`, the form before.
+
+mod first;
 
 use super::Shard;
 use crate::id::{Lane, Position, Sequence};
@@ -10,7 +12,7 @@ use crate::stream::{SavedStream, Stream};
 use serde::{Deserialize, Serialize};
 
 /// Persisted: first byte of a checkpoint.
-pub const CHECKPOINT_VERSION: u8 = 1;
+pub const CHECKPOINT_VERSION: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Saved<B> {
@@ -63,6 +65,7 @@ impl Shard<Position> {
     /// [`CheckpointError`]: the bytes are not a checkpoint of this version.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         let saved: Saved<Position> = match bytes.split_first() {
+            Some((&first::VERSION, rest)) => first::read(rest)?,
             Some((&CHECKPOINT_VERSION, rest)) => {
                 postcard::from_bytes(rest).map_err(|_| CheckpointError::Malformed)?
             }

@@ -185,6 +185,8 @@ impl<B: Place> Shard<B> {
             quality: entry.quality,
             retain: entry.retain,
             identifier: entry.identifier,
+            more_identifiers: entry.more_identifiers.clone(),
+            received: false,
             message,
         };
         self.outbox.deliver(key.connection, delivery);

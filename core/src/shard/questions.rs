@@ -11,7 +11,7 @@ use crate::id::{ConnectionId, Now, Offset, Sequence, StreamId, WorkerId};
 use crate::port::{
     Attach, ConsumerKey, OpenSession, Question, ShardEvent, ShardReply, StreamStat, Ticket,
 };
-use crate::record::{Change, Mark};
+use crate::record::{AsJson, Change, Mark};
 use crate::stream::Stream;
 use std::sync::Arc;
 
@@ -36,15 +36,13 @@ impl<B: Place> Shard<B> {
                 vhost,
                 limits,
             } => {
-                return self.change(
-                    now.unix,
-                    mark,
-                    Change::CreateStream {
-                        stream,
-                        vhost,
-                        limits,
-                    },
-                );
+                let limits = AsJson(limits);
+                let change = Change::CreateStreamWith {
+                    stream,
+                    vhost,
+                    limits,
+                };
+                return self.change(now.unix, mark, change);
             }
             Question::DeleteStream {
                 stream,
@@ -243,6 +241,8 @@ impl<B: Place> Shard<B> {
                 quality: entry.quality,
                 retain: entry.retain,
                 identifier: entry.identifier,
+                more_identifiers: entry.more_identifiers.clone(),
+                received: false,
                 message: message.clone(),
             };
             if presettled {

@@ -215,6 +215,25 @@ impl Worker {
                 );
                 self.or_refuse(state, token, result);
             }
+            Command::Atomic { commands } => {
+                for command in commands {
+                    match command {
+                        Command::Publish {
+                            token,
+                            mandatory,
+                            patient,
+                            once: _,
+                            message,
+                        } => self.publish(connection, state, token, (mandatory, patient), message),
+                        other => self.command(now, connection, state, other),
+                    }
+                }
+            }
+            Command::Forget { token, .. } | Command::Receive { token, .. } => {
+                let why = Refusal::new(ErrorKind::NotSupported, "not known yet");
+                Self::tell(state, token, Err(why));
+            }
+            Command::DropWill => {}
             Command::OpenSession { token, session } => {
                 let result = self.open_session(now, connection, state, token, session);
                 self.or_refuse(state, token, result);
@@ -225,6 +244,7 @@ impl Worker {
             }
             Command::Unsubscribe { token, filters } => match &mut state.session {
                 Some(session) => {
+                    let filters: Vec<_> = filters.into_iter().map(|name| name.filter).collect();
                     session.filters.retain(|known| !filters.contains(known));
                     let question = Question::Unsubscribe {
                         connection,

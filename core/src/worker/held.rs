@@ -88,6 +88,7 @@ impl Worker {
                     token,
                     mandatory,
                     patient,
+                    once: _,
                     message,
                 } => self.publish(connection, state, token, (mandatory, patient), message),
                 other if self.must_wait(connection, state, &other) => state.held.push(other),
@@ -182,6 +183,7 @@ impl Worker {
                     token,
                     mandatory,
                     patient,
+                    once: _,
                     message,
                 } => self.publish(connection, state, token, (mandatory, patient), message),
                 other @ (Command::Settle { .. } | Command::SetSessionExpiry { .. }) => {

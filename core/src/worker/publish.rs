@@ -211,12 +211,16 @@ impl Worker {
             if !shard.is_volatile() || self.blocked.contains(shard) {
                 awaited += 1;
             } else if *shard == own {
-                outcome = worse(outcome, self.shard.take(streams, route.by_topic, &message));
+                outcome = worse(
+                    outcome,
+                    self.shard.take(streams, route.by_topic, None, &message),
+                );
             } else {
                 let request = ShardRequest::Publish {
                     sequence: Sequence(0),
                     streams: streams.clone(),
                     by_topic: route.by_topic,
+                    extra: None,
                     message: message.clone(),
                 };
                 self.send(*shard, request);
@@ -256,6 +260,7 @@ impl Worker {
                 sequence,
                 streams: streams.clone(),
                 by_topic: route.by_topic,
+                extra: None,
                 message: message.clone(),
             };
             match blocked {

@@ -8,8 +8,9 @@ use super::steps::{Asked, Step};
 use super::{Connected, ReaderAt, Worker};
 use crate::authority::{Action, Resource};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{BindingSpec, Consume, ExchangeDeclare, Reply, StreamDeclare};
+use crate::gateway::{BindTo, BindingSpec, Consume, ExchangeDeclare, Reply, StreamDeclare};
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token};
+use crate::limits::StreamLimits;
 use crate::meta::arguments::Arguments;
 use crate::meta::{BindingChange, ExchangeSpec, MetaCommand, StreamSpec};
 use crate::port::{Attach, ConsumerKey, Question};
@@ -148,7 +149,10 @@ impl Worker {
         let asked = Asked::Declared {
             token,
             vhost: here.vhost,
-            auto_delete: stream.auto_delete,
+            limits: Box::new(StreamLimits {
+                auto_delete: stream.auto_delete,
+                ..declare.limits
+            }),
         };
         let command = MetaCommand::DeclareStream {
             vhost: here.vhost,
@@ -206,12 +210,16 @@ impl Worker {
         command: fn(BindingChange) -> MetaCommand,
     ) -> Checked<()> {
         let here = Self::here(state)?;
-        self.allow(&here, Action::Bind, Resource::Queue(&binding.stream))?;
+        let BindTo::Stream(stream) = binding.to else {
+            let why = "bindings between exchanges are not known yet";
+            return Err(Refusal::new(ErrorKind::NotSupported, why));
+        };
+        self.allow(&here, Action::Bind, Resource::Queue(&stream))?;
         self.allow(&here, Action::Bind, Resource::Exchange(&binding.exchange))?;
         let change = BindingChange {
             vhost: here.vhost,
             exchange: binding.exchange,
-            stream: binding.stream,
+            stream,
             filter: binding.filter,
             arguments: Arguments::new(binding.arguments)?,
             by: connection,

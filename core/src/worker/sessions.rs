@@ -8,7 +8,7 @@ use super::steps::Step;
 use super::{Connected, Worker};
 use crate::authority::{Action, Circumstances, Resource};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{FilterSpec, SessionOpen};
+use crate::gateway::{SessionFilter, SessionOpen};
 use crate::id::{ConnectionId, Now, Token};
 use crate::port::{ConsumerKey, OpenSession, Question};
 
@@ -58,12 +58,12 @@ impl Worker {
         connection: ConnectionId,
         state: &mut Connected,
         token: Token,
-        filters: Vec<FilterSpec>,
+        filters: Vec<SessionFilter>,
     ) -> Checked<()> {
         let here = Self::here(state)?;
         let mut refused = Vec::with_capacity(filters.len());
         let mut allowed = Vec::with_capacity(filters.len());
-        for spec in filters {
+        for SessionFilter { spec, .. } in filters {
             let circumstances = Circumstances {
                 quality: spec.quality as u8,
                 ..Circumstances::default()

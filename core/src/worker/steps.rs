@@ -8,8 +8,9 @@ use crate::authority::Principal;
 use crate::error::Refusal;
 use crate::gateway::Reply;
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token, VhostId};
+use crate::limits::StreamLimits;
 use crate::meta::{MetaCommand, MetaReply};
-use crate::port::{OpenSession, Question, ShardReply, StreamLimits};
+use crate::port::{OpenSession, Question, ShardReply};
 use std::sync::Arc;
 
 /// What waits for a shard's answer.
@@ -58,7 +59,7 @@ pub(super) enum Asked {
     Declared {
         token: Token,
         vhost: VhostId,
-        auto_delete: bool,
+        limits: Box<StreamLimits>,
     },
     /// A stream was activated: count it.
     Activated {
@@ -135,7 +136,7 @@ impl Worker {
             Asked::Declared {
                 token,
                 vhost,
-                auto_delete,
+                limits,
             } => match result {
                 Ok(MetaReply::Stream {
                     id, shard, active, ..
@@ -159,11 +160,10 @@ impl Worker {
                             Question::Stat { stream: id },
                         );
                     } else {
-                        let limits = StreamLimits { auto_delete };
                         let question = Question::CreateStream {
                             stream: id,
                             vhost,
-                            limits,
+                            limits: *limits,
                         };
                         self.ask_shard(
                             now,

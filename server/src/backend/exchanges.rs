@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::{Binding, Exchange};
-use anabranch_core::gateway::{BindingSpec, Command, ExchangeDeclare, ExchangeKind};
+use anabranch_core::address::Address;
+use anabranch_core::gateway::{BindTo, BindingSpec, Command, ExchangeDeclare, ExchangeKind};
 use anabranch_driver::Call;
 
 use super::value::{table_from_json, table_to_json};
@@ -79,6 +80,7 @@ impl NodeBackend {
             durable: exchange.durable,
             auto_delete: exchange.auto_delete,
             internal: exchange.internal,
+            alternate: None,
             arguments: Vec::new(),
         };
         let token = Call::TOKEN;
@@ -177,8 +179,10 @@ impl NodeBackend {
             .map_err(|error| BackendError::Invalid(format!("pattern: {error}")))?;
         let spec = BindingSpec {
             exchange: Arc::from(binding.exchange),
-            stream: Arc::from(binding.destination),
+            to: BindTo::Stream(Arc::from(binding.destination)),
+            key: Address(filter.0.clone()),
             filter,
+            retained: false,
             arguments: table_from_json(&binding.arguments),
         };
         let token = Call::TOKEN;

@@ -36,6 +36,7 @@ impl NodeBackend {
             token: Call::TOKEN,
             mandatory: false,
             patient: false,
+            once: None,
             message,
         };
         let answers = self.call(who, &vhost_name, command).await?;

@@ -14,6 +14,7 @@ use anabranch_admin::model::{DeclareStream, Stream, Subscription};
 use anabranch_core::authority::{Action, Resource};
 use anabranch_core::gateway::{Command, Reply, StreamDeclare};
 use anabranch_core::id::{ShardId, StreamId};
+use anabranch_core::limits::StreamLimits;
 use anabranch_core::meta::{Stream as Registered, StreamState};
 use anabranch_core::port::{Question, ShardReply, StreamStat};
 use anabranch_driver::Call;
@@ -166,6 +167,7 @@ impl NodeBackend {
             durable: declare.durable,
             exclusive: false,
             auto_delete: declare.auto_delete,
+            limits: StreamLimits::default(),
             arguments: table_from_json(&declare.arguments),
         };
         let token = Call::TOKEN;

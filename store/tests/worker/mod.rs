@@ -8,10 +8,10 @@ use anabranch_core::gateway::{Delivery, Outcome, PublishOutcome};
 use anabranch_core::id::{
     ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, VhostId, WorkerId,
 };
+use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{
-    Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardReply, ShardRequest, StreamLimits,
-    WorkerPort,
+    Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardReply, ShardRequest, WorkerPort,
 };
 use anabranch_core::shard::{ShardLimits, ShardSetup};
 use anabranch_store::clock::RuntimeClock;
@@ -137,6 +137,7 @@ impl Worker {
             sequence: Sequence(self.sequence),
             streams: [STREAM].into_iter().collect(),
             by_topic: None,
+            extra: None,
             message: Arc::new(message),
         });
         self.sequence

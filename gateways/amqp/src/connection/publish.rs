@@ -194,6 +194,7 @@ impl AmqpConnection {
             published: cx.now.unix,
             expires: facts.time_to_live_ms.map(|ms| cx.now.unix.after(ms)),
             publisher,
+            deaths: None,
         };
         let token = token::publish(channel.life, channel.published);
         cx.out.commands.push(Command::Publish {
@@ -201,6 +202,7 @@ impl AmqpConnection {
             mandatory,
             // It is told by connection.blocked.
             patient: true,
+            once: None,
             message: Arc::new(message),
         });
     }

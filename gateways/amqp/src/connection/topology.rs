@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use anabranch_core::address::{Address, AddressError, TopicFilter};
 use anabranch_core::gateway::{
-    BindingSpec, Command, ExchangeDeclare as Exchange, ExchangeKind, StreamDeclare,
+    BindTo, BindingSpec, Command, ExchangeDeclare as Exchange, ExchangeKind, StreamDeclare,
 };
+use anabranch_core::limits::StreamLimits;
 use bytes::Bytes;
 
 use super::{AmqpConnection, Cx};
@@ -170,6 +171,7 @@ impl AmqpConnection {
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
+            alternate: None,
             arguments,
         };
         let then = Then::Ok {
@@ -243,6 +245,7 @@ impl AmqpConnection {
             durable: declare.durable,
             exclusive: declare.exclusive,
             auto_delete: declare.auto_delete,
+            limits: StreamLimits::default(),
             arguments,
         };
         self.ask_for(number, QueueDeclare::ID, then, cx, |token| {
@@ -289,11 +292,14 @@ impl AmqpConnection {
         } else {
             key.as_bytes()
         };
+        let filter = binding_filter(exchange, key)?;
         Ok(BindingSpec {
             exchange: exchange.into(),
-            filter: binding_filter(exchange, key)?,
+            key: Address(filter.0.clone()),
+            filter,
+            retained: false,
             arguments: arguments::binding(table)?,
-            stream,
+            to: BindTo::Stream(stream),
         })
     }
 }

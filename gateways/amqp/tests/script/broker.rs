@@ -7,7 +7,9 @@ use anabranch_amqp::map;
 use anabranch_core::address::Address;
 use anabranch_core::authority::Principal;
 use anabranch_core::error::{ErrorKind, Refusal};
-use anabranch_core::gateway::{Answer, Command, Delivery, PublishOutcome, Reply, StopReason};
+use anabranch_core::gateway::{
+    Answer, BindTo, Command, Delivery, PublishOutcome, Reply, StopReason,
+};
 use anabranch_core::id::{ConsumerTag, Offset, Token, UnixMs};
 use anabranch_core::message::{Message, OriginTag, Quality};
 use anabranch_core::properties::{Properties, PropertyCodec, Value};
@@ -181,7 +183,7 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             format!(
                 "{} bind {} to {} by {}{arguments}",
                 tokens.name(*token),
-                b.stream,
+                bound_to(&b.to),
                 b.exchange,
                 b.filter
             )
@@ -191,7 +193,7 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             format!(
                 "{} unbind {} from {} by {}{arguments}",
                 tokens.name(*token),
-                b.stream,
+                bound_to(&b.to),
                 b.exchange,
                 b.filter
             )
@@ -307,6 +309,13 @@ fn message(words: &[&str]) -> Arc<Message> {
     })
 }
 
+fn bound_to(to: &BindTo) -> String {
+    match to {
+        BindTo::Stream(name) => name.to_string(),
+        BindTo::Exchange(name) => format!("exchange:{name}"),
+    }
+}
+
 /// A delivery out of `c1 OFFSET attempt= ...`.
 pub fn delivery(words: &[&str]) -> Delivery {
     Delivery {
@@ -321,6 +330,8 @@ pub fn delivery(words: &[&str]) -> Delivery {
         quality: Quality::AtLeastOnce,
         retain: false,
         identifier: 0,
+        more_identifiers: None,
+        received: false,
         message: message(words),
     }
 }

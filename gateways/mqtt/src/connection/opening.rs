@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use anabranch_core::gateway::{Command, Outputs, Reply, SessionOpen};
-use anabranch_core::id::Now;
+use anabranch_core::id::{ConsumerTag, Now};
 
 use super::{
     Ask, Client, ConnAck, Connect, DecodeError, Fault, MqttConnection, Packet, Phase,
@@ -185,6 +185,8 @@ impl MqttConnection {
                     expiry_s: self.client.session_expiry_s,
                     consumer: SESSION,
                     credit: u32::from(self.client.receive_max),
+                    group_consumers: ConsumerTag(SESSION.0 + 1),
+                    will: None,
                 };
                 out.commands.push(Command::OpenSession { token, session });
                 Ok(())

@@ -54,6 +54,7 @@ impl MqttConnection {
             published: now.unix,
             expires: expiry_s.map(|expiry_s| now.unix.after(u64::from(expiry_s) * 1000)),
             publisher: self.seat.id,
+            deaths: None,
         };
         out.commands.push(Command::Publish {
             token,
@@ -61,6 +62,7 @@ impl MqttConnection {
             // 5.0 has a code for "no room now" and QoS 0 may be dropped; a 3.1.1 client that waits for
             // its PUBACK can only be kept waiting.
             patient: !self.is_v5() && quality != Quality::AtMostOnce,
+            once: None,
             message: Arc::new(message),
         });
         Ok(())

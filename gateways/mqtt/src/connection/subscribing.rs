@@ -4,7 +4,9 @@
 //! the rest is asked in one command, and the answer fills the gaps.
 
 use anabranch_core::error::Refusal;
-use anabranch_core::gateway::{Command, FilterSpec, Outputs, Reply};
+use anabranch_core::gateway::{
+    Command, FilterName, FilterSpec, Outputs, Reply, SendRetained, SessionFilter,
+};
 use anabranch_core::message::Quality;
 
 use super::{
@@ -54,7 +56,11 @@ impl MqttConnection {
                 filter_spec(entry)
             };
             reasons.push(spec.as_ref().err().copied());
-            specs.extend(spec);
+            specs.extend(spec.map(|spec| SessionFilter {
+                spec,
+                group: None,
+                retained: SendRetained::Never,
+            }));
         }
         let wanted = Wanted {
             packet_id: subscribe.packet_id,
@@ -119,7 +125,10 @@ impl MqttConnection {
                 Err(_) => Err(ReasonCode::TOPIC_FILTER_INVALID),
             };
             reasons.push(filter.as_ref().err().copied());
-            filters.extend(filter);
+            filters.extend(filter.map(|filter| FilterName {
+                group: None,
+                filter,
+            }));
         }
         let wanted = Wanted {
             packet_id: unsubscribe.packet_id,

@@ -303,6 +303,8 @@ pub fn delivery(line: &str, now: Now) -> Delivery {
         quality,
         retain: words.has("retain"),
         identifier: 0,
+        more_identifiers: None,
+        received: false,
         message: Arc::new(message),
     }
 }

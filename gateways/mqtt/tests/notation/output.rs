@@ -187,7 +187,8 @@ pub fn command_lines(command: &Command) -> Vec<String> {
         }
         Command::SetSessionExpiry { expiry_s } => format!("expiry {expiry_s}"),
         Command::Subscribe { filters, .. } => {
-            let one = |spec: &anabranch_core::gateway::FilterSpec| {
+            let one = |asked: &anabranch_core::gateway::SessionFilter| {
+                let spec = &asked.spec;
                 let at_least = spec.quality != Quality::AtMostOnce;
                 format!(
                     " {},{}{}{}",
@@ -204,7 +205,7 @@ pub fn command_lines(command: &Command) -> Vec<String> {
                 "unsubscribe{}",
                 filters
                     .iter()
-                    .map(|one| format!(" {one}"))
+                    .map(|one| format!(" {}", one.filter))
                     .collect::<String>()
             )
         }
