@@ -1,0 +1,610 @@
+//! A whole node without threads, sockets or disks: workers, data shards and metadata as values, and a clock that
+//! moves when it is told to.
+//!
+//! Owns: the node ([`Node`]) and what a test asks of it in one line.
+//! Never: a test.
+//! Next: `one_node.rs` and its neighbours, which say `mod node;`.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use anabranch_core::address::Address;
+use anabranch_core::authority::{AllowAll, Authority};
+use anabranch_core::error::ErrorKind;
+use anabranch_core::gateway::*;
+use anabranch_core::id::*;
+use anabranch_core::limits::StreamLimits;
+use anabranch_core::message::{Message, Quality};
+use anabranch_core::meta::{ExchangeSpec, MetaCommand};
+use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest, StreamStat};
+use anabranch_core::properties::Codecs;
+use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
+use anabranch_core::router::Fabric;
+use anabranch_core::shard::{Bodies, Shard, ShardLimits, ShardSetup};
+use anabranch_core::worker::{
+    HostAnswer, Mail, Outgoing, Verified, Worker, WorkerLimits, WorkerSetup,
+};
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A journal in memory: positions are places in one byte string.
+#[derive(Default)]
+pub struct Journal {
+    pub bytes: BytesMut,
+    pub frames: Vec<(u64, Bytes)>,
+}
+
+impl Bodies<Position> for &Journal {
+    fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+        let rest = &self.bytes[place.0 as usize..];
+        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok()?;
+        read_message(Bytes::copy_from_slice(&rest[..length])).ok()
+    }
+}
+
+pub struct DataShard {
+    pub shard: Shard<Position>,
+    pub journal: Journal,
+}
+
+pub struct Node {
+    pub now: Now,
+    pub fabric: Arc<Fabric>,
+    pub authority: Arc<dyn Authority>,
+    pub incarnation: u64,
+    pub workers: Vec<Worker>,
+    pub data: BTreeMap<ShardId, DataShard>,
+    pub counter: u64,
+    pub volatile_bytes_max: u64,
+    pub mails: BTreeMap<ConnectionId, Mail>,
+}
+
+pub fn shard(
+    id: u16,
+    incarnation: u64,
+    fabric: &Arc<Fabric>,
+    authority: &Arc<dyn Authority>,
+) -> Shard<Position> {
+    Shard::new(ShardSetup {
+        id: ShardId(id),
+        incarnation,
+        limits: ShardLimits::default(),
+        fabric: fabric.clone(),
+        authority: authority.clone(),
+    })
+}
+
+impl Node {
+    pub fn new(workers: u16, shards: u16) -> Node {
+        Node::with(workers, shards, Arc::new(AllowAll))
+    }
+
+    pub fn with(workers: u16, shards: u16, authority: Arc<dyn Authority>) -> Node {
+        let fabric = Arc::new(Fabric::default());
+        let ids: Vec<ShardId> = (1..=shards).map(ShardId).collect();
+        let at = UnixMs(1_000_000);
+        fabric
+            .apply(at, &MetaCommand::NodeStarted { incarnation: 1 })
+            .unwrap();
+        let slots = anabranch_core::meta::placement::Placement::even(&ids);
+        fabric
+            .apply(at, &MetaCommand::SetPlacement { slots })
+            .unwrap();
+        let exchange = ExchangeSpec {
+            name: Arc::from("topics"),
+            kind: ExchangeKind::Topic,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            arguments: Default::default(),
+        };
+        let vhost = MetaCommand::CreateVhost {
+            name: Arc::from("/"),
+            exchanges: vec![exchange],
+            topic_exchange: Arc::from("topics"),
+        };
+        fabric.apply(at, &vhost).unwrap();
+        let mut node = Node {
+            now: Now {
+                monotonic: MonotonicMs(0),
+                unix: at,
+            },
+            incarnation: 1,
+            workers: Vec::new(),
+            data: BTreeMap::new(),
+            counter: 0,
+            volatile_bytes_max: ShardLimits::default().volatile_bytes_max,
+            mails: BTreeMap::new(),
+            fabric,
+            authority,
+        };
+        for id in ids {
+            let mut shard = shard(id.0, 1, &node.fabric, &node.authority);
+            shard.begin();
+            node.data.insert(
+                id,
+                DataShard {
+                    shard,
+                    journal: Journal::default(),
+                },
+            );
+        }
+        node.start_workers(workers);
+        node
+    }
+
+    pub fn start_workers(&mut self, workers: u16) {
+        self.workers = (0..workers)
+            .map(|id| {
+                Worker::new(WorkerSetup {
+                    id: WorkerId(id),
+                    incarnation: self.incarnation,
+                    limits: WorkerLimits {
+                        shard: ShardLimits {
+                            volatile_bytes_max: self.volatile_bytes_max,
+                            ..ShardLimits::default()
+                        },
+                        ..WorkerLimits::default()
+                    },
+                    fabric: self.fabric.clone(),
+                    codecs: Codecs::default(),
+                    authority: self.authority.clone(),
+                })
+            })
+            .collect();
+    }
+
+    /// The node dies and starts again: what is in the journals is all that is left.
+    pub fn restart(&mut self) {
+        self.incarnation += 1;
+        self.mails.clear();
+        let command = MetaCommand::NodeStarted {
+            incarnation: self.incarnation,
+        };
+        let meta = anabranch_core::meta::Meta::decode(&self.fabric.meta().encode()).unwrap();
+        self.fabric = Arc::new(Fabric::new(meta));
+        self.fabric.apply(self.now.unix, &command).unwrap();
+        let data = std::mem::take(&mut self.data);
+        for (id, old) in data {
+            let mut shard = shard(id.0, self.incarnation, &self.fabric, &self.authority);
+            for (base, frame) in &old.journal.frames {
+                shard
+                    .apply(self.now.unix, Position(*base), frame, false)
+                    .unwrap();
+            }
+            shard.begin();
+            self.data.insert(
+                id,
+                DataShard {
+                    shard,
+                    journal: old.journal,
+                },
+            );
+        }
+        let workers = self.workers.len() as u16;
+        self.start_workers(workers);
+        self.settle();
+    }
+
+    pub fn connect(&mut self, worker: u16) -> Client {
+        self.counter += 1;
+        let id = ConnectionId::new(WorkerId(worker), self.counter);
+        self.workers[usize::from(worker)].connected(id, "test", ([127, 0, 0, 1], 9).into());
+        let client = Client { id };
+        let login = Command::Login {
+            token: Token(1),
+            user: Some(Arc::from("u")),
+            secret: None,
+            client_id: Arc::from(""),
+        };
+        self.ask(client, login);
+        self.ask(
+            client,
+            Command::Enter {
+                token: Token(2),
+                vhost: Arc::from("/"),
+            },
+        );
+        assert_eq!(self.mail(client).answers.len(), 2);
+        client
+    }
+
+    pub fn ask(&mut self, client: Client, command: Command) {
+        let worker = usize::from(client.id.worker().0);
+        self.workers[worker].submit(self.now, client.id, &mut vec![command]);
+        self.settle();
+    }
+
+    pub fn disconnect(&mut self, client: Client) {
+        let worker = usize::from(client.id.worker().0);
+        self.workers[worker].disconnected(self.now, client.id);
+        self.settle();
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        self.now.monotonic = self.now.monotonic.after(ms);
+        self.now.unix = self.now.unix.after(ms);
+        for worker in &mut self.workers {
+            worker.timeout(self.now);
+        }
+        for data in self.data.values_mut() {
+            data.shard.timeout(self.now);
+        }
+        self.settle();
+    }
+
+    /// Runs until nobody has anything left to say.
+    pub fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for at in 0..self.workers.len() {
+                self.workers[at].turn(self.now);
+                let outgoing: Vec<Outgoing> = self.workers[at].outgoing().collect();
+                for out in outgoing {
+                    moved = true;
+                    self.carry(at, out);
+                }
+            }
+            for (id, data) in &mut self.data {
+                data.shard.dispatch(self.now, &mut &data.journal);
+                if let Some(frame) = data.shard.take_frame(self.now) {
+                    moved = true;
+                    let base = data.journal.bytes.len() as u64;
+                    data.journal.bytes.extend_from_slice(&frame);
+                    data.journal.frames.push((base, frame.clone()));
+                    data.shard
+                        .apply(self.now.unix, Position(base), &frame, true)
+                        .unwrap();
+                    data.shard.dispatch(self.now, &mut &data.journal);
+                }
+                for (worker, events) in data.shard.events() {
+                    moved = true;
+                    self.workers[usize::from(worker.0)].shard_events(self.now, *id, events);
+                }
+            }
+            for at in 0..self.workers.len() {
+                while let Some(id) = self.workers[at].next_ready() {
+                    moved = true;
+                    let mut mail = Mail::default();
+                    self.workers[at].take_mail(self.now, id, &mut mail);
+                    let kept = self.mails.entry(id).or_default();
+                    kept.answers.append(&mut mail.answers);
+                    kept.deliveries.append(&mut mail.deliveries);
+                    kept.stop = mail.stop.or(kept.stop);
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    pub fn carry(&mut self, from: usize, out: Outgoing) {
+        let worker = WorkerId(from as u16);
+        match out {
+            Outgoing::Requests { to, mut requests } => match self.data.get_mut(&to) {
+                Some(data) => {
+                    data.shard
+                        .handle(self.now, worker, &mut requests, &mut &data.journal)
+                }
+                None => {
+                    let host = usize::from(to.host().0);
+                    self.workers[host].shard_requests(self.now, worker, requests);
+                }
+            },
+            Outgoing::Events { to, from, events } => {
+                if to != OUTSIDE {
+                    self.workers[usize::from(to.0)].shard_events(self.now, from, events);
+                }
+            }
+            Outgoing::Verify { ask, login } => {
+                let user = login.user.unwrap_or_default();
+                let result = Ok(Verified {
+                    user,
+                    anonymous: true,
+                    roles: Vec::new(),
+                });
+                self.workers[from].host_answer(self.now, HostAnswer::Verified { ask, result });
+            }
+            Outgoing::Propose { ask, command } => {
+                let result = self.fabric.apply(self.now.unix, &command);
+                self.workers[from].host_answer(self.now, HostAnswer::Proposed { ask, result });
+            }
+        }
+    }
+
+    pub fn mail(&mut self, client: Client) -> Mail {
+        self.mails.remove(&client.id).unwrap_or_default()
+    }
+
+    pub fn reply(&mut self, client: Client, command: Command) -> Result<Reply, ErrorKind> {
+        self.ask(client, command);
+        let mail = self.mails.entry(client.id).or_default();
+        let at = mail
+            .answers
+            .iter()
+            .position(|answer| matches!(answer, Answer::Done { .. }));
+        match mail.answers.remove(at.expect("a command is answered")) {
+            Answer::Done { result, .. } => result.map_err(|why| why.kind),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn declare(
+        &mut self,
+        client: Client,
+        name: &str,
+        durable: bool,
+    ) -> Result<Reply, ErrorKind> {
+        self.declare_with(client, name, durable, StreamLimits::default())
+    }
+
+    pub fn declare_with(
+        &mut self,
+        client: Client,
+        name: &str,
+        durable: bool,
+        limits: StreamLimits,
+    ) -> Result<Reply, ErrorKind> {
+        let declare = stream(name, durable, limits);
+        let token = Token(9);
+        self.reply(client, Command::DeclareStream { token, declare })
+    }
+
+    pub fn bind(&mut self, client: Client, queue: &str, filter: &str) {
+        let binding = BindingSpec {
+            exchange: Arc::from("topics"),
+            to: BindTo::Stream(Arc::from(queue)),
+            key: Address::default(),
+            filter: filter.parse().unwrap(),
+            retained: false,
+            arguments: Vec::new(),
+        };
+        self.reply(
+            client,
+            Command::Bind {
+                token: Token(9),
+                binding,
+            },
+        )
+        .unwrap();
+    }
+
+    /// Consumes as [`TAG`].
+    pub fn consume(
+        &mut self,
+        client: Client,
+        queue: &str,
+        credit: u32,
+    ) -> Result<Reply, ErrorKind> {
+        self.consume_with(client, reader(queue, TAG, credit))
+    }
+
+    pub fn consume_with(&mut self, client: Client, consume: Consume) -> Result<Reply, ErrorKind> {
+        let token = Token(9);
+        self.reply(client, Command::Consume { token, consume })
+    }
+
+    pub fn cancel(&mut self, client: Client, consumer: ConsumerTag) {
+        let token = Token(9);
+        self.reply(client, Command::Cancel { token, consumer })
+            .unwrap();
+    }
+
+    pub fn get(&mut self, client: Client, queue: &str, consumer: ConsumerTag) -> Option<Delivery> {
+        let get = Command::Get {
+            token: Token(9),
+            stream: Arc::from(queue),
+            consumer,
+            presettled: false,
+        };
+        match self.reply(client, get) {
+            Ok(Reply::Got { delivery, .. }) => delivery,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn settle_one(
+        &mut self,
+        client: Client,
+        consumer: ConsumerTag,
+        offset: Offset,
+        outcome: Outcome,
+    ) {
+        let settle = Command::Settle {
+            consumer,
+            first: offset,
+            last: offset,
+            outcome,
+        };
+        self.ask(client, settle);
+    }
+
+    /// What the stream's shard tells of it: by its name in the vhost `/`.
+    pub fn stat(&mut self, name: &str) -> StreamStat {
+        let (id, home) = {
+            let meta = self.fabric.meta();
+            let vhost = meta.vhost("/").unwrap().id;
+            let found = meta.streams(vhost).find(|stream| &*stream.name == name);
+            let found = found.expect("the stream is there");
+            (found.id, found.shard)
+        };
+        let question = Question::Stat { stream: id };
+        let mut ask = vec![ShardRequest::Ask {
+            ticket: u64::MAX,
+            question,
+        }];
+        let mut told = Vec::new();
+        match self.data.get_mut(&home) {
+            Some(data) => {
+                data.shard
+                    .handle(self.now, WorkerId(0), &mut ask, &mut &data.journal);
+                for (worker, events) in data.shard.events() {
+                    told.extend(events.iter().cloned());
+                    self.workers[usize::from(worker.0)].shard_events(self.now, home, events);
+                }
+            }
+            None => {
+                // Asked from without, or the answer would stay inside the worker.
+                let host = usize::from(home.host().0);
+                self.workers[host].shard_requests(self.now, OUTSIDE, ask);
+                self.workers[host].turn(self.now);
+                let outgoing: Vec<Outgoing> = self.workers[host].outgoing().collect();
+                for out in outgoing {
+                    match out {
+                        Outgoing::Events { to, events, .. } if to == OUTSIDE => told.extend(events),
+                        other => self.carry(host, other),
+                    }
+                }
+            }
+        }
+        self.settle();
+        let mut answers = told.into_iter().filter_map(|event| match event {
+            ShardEvent::Reply {
+                result: Ok(ShardReply::Stat(stat)),
+                ..
+            } => Some(stat),
+            _ => None,
+        });
+        answers.next().expect("a settled node answers at once")
+    }
+
+    pub fn publish(
+        &mut self,
+        client: Client,
+        exchange: &str,
+        address: &str,
+        body: &str,
+        token: u64,
+    ) {
+        let message = Message {
+            exchange: Bytes::copy_from_slice(exchange.as_bytes()),
+            address: address.parse().unwrap(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            quality: Quality::AtLeastOnce,
+            publisher: client.id,
+            ..Message::default()
+        };
+        let command = Command::Publish {
+            token: Token(token),
+            mandatory: false,
+            patient: true,
+            once: None,
+            message: Arc::new(message),
+        };
+        self.ask(client, command);
+    }
+
+    pub fn session(&mut self, client: Client, name: &str, clean: bool, expiry_s: u32) -> bool {
+        let session = SessionOpen {
+            client_id: Arc::from(name),
+            clean_start: clean,
+            expiry_s,
+            consumer: ConsumerTag(0),
+            credit: 10,
+            group_consumers: ConsumerTag(1),
+            will: None,
+        };
+        self.session_with(client, session)
+    }
+
+    pub fn session_with(&mut self, client: Client, session: SessionOpen) -> bool {
+        let token = Token(9);
+        match self.reply(client, Command::OpenSession { token, session }) {
+            Ok(Reply::Session { present }) => present,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn subscribe(&mut self, client: Client, name: &str) -> Vec<Result<Quality, ErrorKind>> {
+        let one = SessionFilter {
+            spec: filter(name),
+            group: None,
+            retained: SendRetained::Never,
+        };
+        self.subscribe_with(client, vec![one])
+    }
+
+    pub fn subscribe_with(
+        &mut self,
+        client: Client,
+        filters: Vec<SessionFilter>,
+    ) -> Vec<Result<Quality, ErrorKind>> {
+        let token = Token(9);
+        match self.reply(client, Command::Subscribe { token, filters }) {
+            Ok(Reply::Subscribed(list)) => list
+                .into_iter()
+                .map(|one| one.map_err(|why| why.kind))
+                .collect(),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+}
+
+/// Who asks volatile shards for counts; no worker.
+const OUTSIDE: WorkerId = WorkerId(0x7FFF);
+
+/// The tag of [`Node::consume`].
+pub const TAG: ConsumerTag = ConsumerTag(7);
+
+#[derive(Clone, Copy)]
+pub struct Client {
+    pub id: ConnectionId,
+}
+
+/// A declaration without anything special.
+pub fn stream(name: &str, durable: bool, limits: StreamLimits) -> StreamDeclare {
+    StreamDeclare {
+        name: Arc::from(name),
+        key: name.parse().unwrap(),
+        passive: false,
+        durable,
+        exclusive: false,
+        auto_delete: limits.auto_delete,
+        limits,
+        arguments: Vec::new(),
+    }
+}
+
+/// A consumer without anything special.
+pub fn reader(queue: &str, consumer: ConsumerTag, credit: u32) -> Consume {
+    Consume {
+        consumer,
+        stream: Arc::from(queue),
+        exclusive: false,
+        presettled: false,
+        credit,
+        priority: 0,
+        no_local: false,
+    }
+}
+
+/// A filter without anything special.
+pub fn filter(filter: &str) -> FilterSpec {
+    FilterSpec {
+        filter: filter.parse().unwrap(),
+        quality: Quality::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        identifier: 0,
+    }
+}
+
+pub fn bodies(mail: &Mail) -> Vec<&str> {
+    mail.deliveries
+        .iter()
+        .map(|delivery| std::str::from_utf8(&delivery.message.body).unwrap())
+        .collect()
+}
+
+pub fn outcomes(mail: &Mail) -> Vec<(u64, u64, PublishOutcome)> {
+    let published = mail.answers.iter().filter_map(|answer| match answer {
+        Answer::Published {
+            first,
+            last,
+            outcome,
+        } => Some((first.0, last.0, *outcome)),
+        _ => None,
+    });
+    published.collect()
+}
