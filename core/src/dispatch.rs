@@ -9,6 +9,8 @@
 //! Next: `shard.rs`, which asks and delivers.
 
 use crate::authority::Principal;
+use crate::gateway::FilterSpec;
+use crate::message::{Message, Quality};
 use crate::port::ConsumerKey;
 use std::sync::Arc;
 
@@ -51,12 +53,20 @@ pub struct Reader {
     pub attached: bool,
     /// May receive every address, so that no message need be asked about.
     pub receives_all: bool,
+    /// A session's membership in a group: what its filter grants and asks. Absent for a queue's consumers.
+    pub member: Option<Box<FilterSpec>>,
 }
 
 impl Reader {
     /// Whether it can be handed a delivery that must be settled.
     pub fn has_room(&self) -> bool {
         self.can_travel() && (self.presettled || self.held < self.credit)
+    }
+
+    /// Whether it published this message itself and does not want it back.
+    pub fn is_own(&self, message: &Message) -> bool {
+        let asked = self.no_local || self.member.as_ref().is_some_and(|member| member.no_local);
+        asked && message.publisher == self.key.connection
     }
 
     /// Whether it can be handed a delivery that is settled by being handed out.
@@ -87,6 +97,11 @@ pub struct Readers {
 impl Readers {
     /// Adds one, numbering it; returns its number.
     pub fn add(&mut self, mut reader: Reader) -> u32 {
+        // A member that is granted no settlement never holds anything.
+        reader.presettled |= reader
+            .member
+            .as_ref()
+            .is_some_and(|member| member.quality == Quality::AtMostOnce);
         self.last_number += 1;
         reader.number = self.last_number;
         self.list.push(reader);
@@ -209,6 +224,7 @@ mod tests {
                 travelling: 0,
                 attached: true,
                 receives_all: true,
+                member: None,
             });
         }
         readers
@@ -231,5 +247,26 @@ mod tests {
         let mut both = readers(&[(0, 0), (0, 9)]);
         assert_eq!(both.choose(|reader| reader.key.tag.0 == 0), Choice::NoRoom);
         assert_eq!(both.choose(|_| false), Choice::Nobody);
+    }
+    #[test]
+    fn a_member_that_is_granted_no_settlement_needs_no_credit() {
+        let mut readers = readers(&[(0, 0)]);
+        let mut member = readers.remove(readers.list[0].key).unwrap();
+        assert!(!member.has_room());
+        member.member = Some(Box::new(FilterSpec {
+            filter: "a".parse().unwrap(),
+            quality: Quality::AtMostOnce,
+            no_local: true,
+            retain_as_published: false,
+            identifier: 3,
+        }));
+        readers.add(member);
+        assert!(readers.any_room() && readers.list[0].presettled);
+        let own = Message {
+            publisher: ConnectionId(1),
+            ..Message::default()
+        };
+        assert!(readers.list[0].is_own(&own));
+        assert!(!readers.list[0].is_own(&Message::default()));
     }
 }

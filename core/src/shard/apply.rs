@@ -517,6 +517,7 @@ impl<B: Place> Shard<B> {
             travelling: 0,
             attached: true,
             receives_all,
+            member: None,
         });
         if let Some(session) = stream.session_mut() {
             session.live = Some(connection);

@@ -142,7 +142,9 @@ impl<B: Place> Shard<B> {
     fn choose(&mut self, stream: &mut Stream<B>, entry: &Entry<B>, message: &Message) -> Choice {
         let mut readers = std::mem::take(&mut stream.readers);
         let choice = readers.choose(|reader| {
-            if (entry.no_local || reader.no_local) && message.publisher == reader.key.connection {
+            if reader.is_own(message)
+                || (entry.no_local && message.publisher == reader.key.connection)
+            {
                 return false;
             }
             !entry.by_topic
@@ -165,7 +167,16 @@ impl<B: Place> Shard<B> {
         let Some(reader) = stream.readers.at(place) else {
             return;
         };
-        let presettled = reader.presettled || (session && entry.quality == Quality::AtMostOnce);
+        let (quality, identifier, retain) = match &reader.member {
+            None => (entry.quality, entry.identifier, entry.retain),
+            Some(member) => (
+                entry.quality.min(member.quality),
+                member.identifier,
+                member.retain_as_published && message.retain,
+            ),
+        };
+        let settles = session || reader.member.is_some();
+        let presettled = reader.presettled || (settles && quality == Quality::AtMostOnce);
         reader.travelling += travel_units(entry.cost_bytes as usize);
         let (key, number) = (reader.key, reader.number);
         let attempt = if presettled {
@@ -182,9 +193,9 @@ impl<B: Place> Shard<B> {
             consumer: key.tag,
             offset: Offset(offset),
             attempt,
-            quality: entry.quality,
-            retain: entry.retain,
-            identifier: entry.identifier,
+            quality,
+            retain,
+            identifier,
             more_identifiers: entry.more_identifiers.clone(),
             received: false,
             message,

@@ -195,6 +195,7 @@ impl<B: Place> Shard<B> {
             travelling: 0,
             attached: true,
             receives_all,
+            member: None,
         });
         stream.recall_aside();
         let live = self.live.entry(attach.consumer.connection).or_default();
@@ -380,6 +381,7 @@ fn holder(
         travelling: 0,
         attached: false,
         receives_all: false,
+        member: None,
     }
 }
 
