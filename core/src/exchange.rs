@@ -1,17 +1,16 @@
-//! How one exchange picks streams: direct, fanout, topic and headers, as pure evaluation.
+//! How one exchange picks its ends: direct, fanout, topic and headers, as pure evaluation.
 //!
 //! Owns: [`Table`], the bindings of one exchange indexed for its kind, and [`Wanted`], one headers
 //! binding.
 //! Never: names, existence or rights (`meta.rs` refuses those before), removing repeats when several
-//! bindings lead to one stream (`router.rs`).
+//! bindings lead to one end (`router.rs`).
 //! Next: `router.rs`, which asks a table once per address and remembers the answer.
 
 use crate::address::{Address, TopicFilter};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::ExchangeKind;
-use crate::id::StreamId;
-use crate::meta::BindingId;
 use crate::meta::arguments::{Arguments, equivalent};
+use crate::meta::{BindingId, Target};
 use crate::properties::{Properties, Value};
 use crate::trie::FilterTrie;
 use bytes::Bytes;
@@ -30,7 +29,7 @@ pub struct Bound {
     /// Which binding.
     pub binding: BindingId,
     /// Where it leads.
-    pub stream: StreamId,
+    pub target: Target,
 }
 
 /// The bindings of one exchange, indexed for its kind.
@@ -95,25 +94,25 @@ impl Table {
         }
     }
 
-    /// Calls `found` with each stream that a message of this address goes to, once per binding. A
-    /// headers exchange cannot say so by address: it names every bound stream with the headers wanted
-    /// for it; the others name streams alone.
+    /// Calls `found` with each end that a message of this address goes to, once per binding. A
+    /// headers exchange cannot say so by address: it names every end with the headers wanted for it; the others
+    /// name ends alone.
     pub fn visit<'a>(
         &'a self,
         address: &Address,
-        mut found: impl FnMut(StreamId, Option<&'a Arc<Wanted>>),
+        mut found: impl FnMut(Target, Option<&'a Arc<Wanted>>),
     ) {
         match self {
             Table::Direct(keys) => {
                 for bound in keys.get(&address.0).into_iter().flatten() {
-                    found(bound.stream, None);
+                    found(bound.target, None);
                 }
             }
-            Table::Fanout(all) => all.iter().for_each(|bound| found(bound.stream, None)),
-            Table::Topic(filters) => filters.visit(address, |bound| found(bound.stream, None)),
+            Table::Fanout(all) => all.iter().for_each(|bound| found(bound.target, None)),
+            Table::Topic(filters) => filters.visit(address, |bound| found(bound.target, None)),
             Table::Headers(all) => {
                 for (wanted, bound) in all {
-                    found(bound.stream, Some(wanted));
+                    found(bound.target, Some(wanted));
                 }
             }
         }
@@ -180,6 +179,7 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::StreamId;
 
     fn text(text: &'static str) -> Value {
         Value::Text(Bytes::from_static(text.as_bytes()))
@@ -304,13 +304,16 @@ mod tests {
         for (number, (key, stream)) in bindings.iter().enumerate() {
             let bound = Bound {
                 binding: BindingId(number as u64),
-                stream: StreamId(*stream),
+                target: Target::Stream(StreamId(*stream)),
             };
             let filter = key.parse().unwrap();
             table.add(&filter, &Arguments::default(), bound).unwrap();
         }
         let mut found = Vec::new();
-        table.visit(&address.parse().unwrap(), |stream, _| found.push(stream.0));
+        table.visit(&address.parse().unwrap(), |target, _| match target {
+            Target::Stream(stream) => found.push(stream.0),
+            Target::Exchange(other) => panic!("leads to exchange {other}"),
+        });
         found.sort_unstable();
         found
     }
@@ -347,7 +350,7 @@ mod tests {
             let filter: TopicFilter = "a".parse().unwrap();
             let [first, second] = [1, 2].map(|number| Bound {
                 binding: BindingId(number),
-                stream: StreamId(9),
+                target: Target::Stream(StreamId(9)),
             });
             for bound in [first, second] {
                 table.add(&filter, &Arguments::default(), bound).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! Owns: [`Meta`], how it is looked up and listed, and the limits on its size.
 //! Never: messages, sessions and their filters (those live in their shards), meaning of rules.
-//! Next: `meta/command.rs` (what it is told), `meta/apply.rs` (what that does), `router.rs` (who reads
+//! Next: `meta/policy.rs`, `meta/command.rs` (what it is told), `meta/apply.rs` (what that does), `router.rs` (who reads
 //! it for every publish).
 
 mod apply;
@@ -13,18 +13,20 @@ pub mod command;
 pub mod entry;
 mod index;
 pub mod placement;
+pub mod policy;
 #[cfg(test)]
 mod tests;
 
-pub use command::{BindingChange, ExchangeSpec, MetaCommand, MetaReply, StreamSpec};
+pub use command::{BindingChange, BindingEnd, ExchangeSpec, MetaCommand, MetaReply, StreamSpec};
 pub use entry::{
-    Binding, BindingId, Exchange, PasswordHash, Rule, Stream, StreamState, User, Vhost,
+    Binding, BindingId, Exchange, PasswordHash, Rule, Stream, StreamState, Target, User, Vhost,
 };
 
 use crate::address::TopicFilter;
 use crate::exchange::Table;
 use crate::id::{ConnectionId, ExchangeId, ShardId, StreamId, VhostId};
 use placement::Placement;
+use policy::Policies;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,9 +61,10 @@ pub struct Meta {
     streams: BTreeMap<StreamId, StreamEntry>,
     owners: BTreeMap<ConnectionId, BTreeSet<StreamId>>,
     bindings: BTreeMap<BindingId, Binding>,
-    /// Bindings of one exchange, stream and filter: they differ in their arguments only.
-    identities: FxHashMap<(ExchangeId, StreamId, TopicFilter), SmallVec<[BindingId; 1]>>,
+    /// Bindings of one exchange, end and filter: they differ in their arguments only.
+    identities: FxHashMap<(ExchangeId, Target, TopicFilter), SmallVec<[BindingId; 1]>>,
     placement: Placement,
+    policies: Policies,
     incarnation: u64,
     last: LastIds,
     generation: u64,
@@ -80,6 +83,8 @@ struct ExchangeState {
     exchange: Exchange,
     table: Table,
     bindings: BTreeSet<BindingId>,
+    /// From other exchanges to this one.
+    inbound: BTreeSet<BindingId>,
 }
 
 #[derive(Clone, Debug)]
@@ -206,6 +211,14 @@ impl Meta {
         let entry = self.streams.get(&stream).into_iter();
         entry
             .flat_map(|entry| &entry.bindings)
+            .filter_map(|id| self.bindings.get(id))
+    }
+
+    /// The bindings that lead to an exchange from others, oldest first.
+    pub fn bindings_to_exchange(&self, exchange: ExchangeId) -> impl Iterator<Item = &Binding> {
+        let state = self.exchanges.get(&exchange).into_iter();
+        state
+            .flat_map(|state| &state.inbound)
             .filter_map(|id| self.bindings.get(id))
     }
 

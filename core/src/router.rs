@@ -6,27 +6,28 @@
 //!
 //! Owns: routes, their cache, and the order in which changes become visible.
 //! Never: the rule of an exchange (`exchange.rs`), whether a publisher may (`worker.rs`).
-//! Next: `worker/publish.rs`, which sends messages along routes.
+//! Next: `router/walk.rs`, how a route is found; `worker/publish.rs`, which sends messages along routes.
 
 mod interest;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use interest::Interest;
 
-use crate::address::{Address, TopicFilter};
+use crate::address::TopicFilter;
 use crate::error::Refusal;
-use crate::exchange::Wanted;
 use crate::gateway::ExchangeKind;
 use crate::id::{ShardId, StreamId, UnixMs, VhostId};
 use crate::message::Message;
-use crate::meta::{Exchange, Meta, MetaCommand, MetaReply, StreamState};
+use crate::meta::{Meta, MetaCommand, MetaReply, StreamState};
 use crate::properties::Codecs;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use walk::Walk;
 
 /// A router forgets all its routes when it knows so many.
 pub const ROUTES_MAX: usize = 65_536;
@@ -125,7 +126,7 @@ pub struct Route {
     pub exchange_missing: bool,
     /// Clients may not publish to this exchange.
     pub internal: bool,
-    /// The vhost, when this is the topic exchange that its sessions are bound to.
+    /// The vhost, when the topic exchange that its sessions are bound to is this one or reached from it.
     pub by_topic: Option<VhostId>,
     /// A topic exchange: the right to publish is asked for the address.
     pub topic_kind: bool,
@@ -166,15 +167,8 @@ type Candidates = SmallVec<[(StreamId, ShardId); 8]>;
 enum Known {
     /// The same for every message.
     Fixed(Rc<Route>),
-    /// Streams and the headers they want: asked for each message.
-    ByHeaders(Rc<ByHeaders>),
-}
-
-#[derive(Debug)]
-struct ByHeaders {
-    /// Without targets.
-    route: Route,
-    candidates: Vec<(Arc<Wanted>, StreamId, ShardId)>,
+    /// Asked for each message; under this number.
+    ByHeaders(u32),
 }
 
 impl Known {
@@ -184,7 +178,7 @@ impl Known {
                 let targets = route.targets.iter();
                 targets.map(|(_, streams)| 1 + streams.len()).sum()
             }
-            Known::ByHeaders(known) => known.candidates.len(),
+            Known::ByHeaders(_) => 0,
         }
     }
 }
@@ -231,12 +225,21 @@ impl Router {
             self.forget();
         }
         write_key(&mut self.key, vhost, message);
-        if let Some(known) = self.known.get(&self.key[..]) {
-            return finish(known, &self.codecs, message);
+        match self.known.get(&self.key[..]) {
+            Some(Known::Fixed(route)) => return route.clone(),
+            Some(Known::ByHeaders(number)) => {
+                let number = *number;
+                return Rc::new(self.find(vhost, message, number));
+            }
+            None => {}
         }
-        let known = self.find(vhost, message);
-        let route = finish(&known, &self.codecs, message);
+        self.last_number = self.last_number.wrapping_add(1);
+        let route = Rc::new(self.find(vhost, message, self.last_number));
         if self.key.len() <= ROUTE_KEY_BYTES_MAX {
+            let known = match route.depends_on_headers {
+                true => Known::ByHeaders(route.number),
+                false => Known::Fixed(route.clone()),
+            };
             let streams = known.streams();
             if self.known.len() >= ROUTES_MAX || self.known_streams + streams > ROUTED_STREAMS_MAX {
                 self.forget();
@@ -252,42 +255,33 @@ impl Router {
         self.known_streams = 0;
     }
 
-    fn find(&mut self, vhost: VhostId, message: &Message) -> Known {
-        self.last_number = self.last_number.wrapping_add(1);
+    fn find(&self, vhost: VhostId, message: &Message, number: u32) -> Route {
         let mut route = Route {
-            number: self.last_number,
+            number,
             ..Route::default()
         };
         let meta = self.fabric.meta();
         let name = std::str::from_utf8(&message.exchange).ok();
         let Some(exchange) = name.and_then(|name| meta.exchange(vhost, name)) else {
             route.exchange_missing = true;
-            return Known::Fixed(Rc::new(route));
+            return route;
         };
         route.internal = exchange.internal;
         route.topic_kind = exchange.kind == ExchangeKind::Topic;
-        if exchange.kind == ExchangeKind::Headers {
-            route.depends_on_headers = true;
-            let candidates = headers_candidates(&meta, exchange, &message.address);
-            return Known::ByHeaders(Rc::new(ByHeaders { route, candidates }));
-        }
-        let mut streams = Candidates::new();
-        if let Some(table) = meta.table(exchange.id) {
-            table.visit(&message.address, |stream, _| {
-                streams.extend(active(&meta, stream));
-            });
-        }
-        route.add_streams(streams);
-        let of_sessions = meta.vhost_by_id(vhost).map(|vhost| vhost.topic_exchange);
-        if of_sessions == Some(exchange.id) {
+        let interest = self.fabric.interest();
+        let mut walk = Walk::new(&meta, &interest, &self.codecs, vhost, message);
+        walk.run(exchange.id);
+        route.depends_on_headers = walk.depends_on_headers;
+        let active = walk.streams.iter().filter_map(|id| active(&meta, *id));
+        route.add_streams(active.collect());
+        if walk.reached_sessions {
             route.by_topic = Some(vhost);
-            let interest = self.fabric.interest();
             interest.visit(vhost, &message.address, |shard| {
                 route.streams_of(shard);
             });
         }
         route.targets.sort_unstable_by_key(|(shard, _)| *shard);
-        Known::Fixed(Rc::new(route))
+        route
     }
 }
 
@@ -298,38 +292,6 @@ fn write_key(key: &mut Vec<u8>, vhost: VhostId, message: &Message) {
     key.extend_from_slice(&(message.exchange.len() as u32).to_le_bytes());
     key.extend_from_slice(&message.exchange);
     key.extend_from_slice(&message.address.0);
-}
-
-fn finish(known: &Known, codecs: &Codecs, message: &Message) -> Rc<Route> {
-    let known = match known {
-        Known::Fixed(route) => return route.clone(),
-        Known::ByHeaders(known) => known,
-    };
-    let mut route = known.route.clone();
-    if !known.candidates.is_empty() {
-        let properties = codecs.neutral(message);
-        let met = known.candidates.iter();
-        let met = met.filter(|(wanted, ..)| wanted.matches(&properties));
-        route.add_streams(met.map(|(_, stream, shard)| (*stream, *shard)).collect());
-        route.targets.sort_unstable_by_key(|(shard, _)| *shard);
-    }
-    Rc::new(route)
-}
-
-fn headers_candidates(
-    meta: &Meta,
-    exchange: &Exchange,
-    address: &Address,
-) -> Vec<(Arc<Wanted>, StreamId, ShardId)> {
-    let mut candidates = Vec::new();
-    if let Some(table) = meta.table(exchange.id) {
-        table.visit(address, |stream, wanted| {
-            if let (Some(wanted), Some((stream, shard))) = (wanted, active(meta, stream)) {
-                candidates.push((wanted.clone(), stream, shard));
-            }
-        });
-    }
-    candidates
 }
 
 /// A stream with its shard; `None` while its shard has not made it.

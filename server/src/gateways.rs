@@ -140,6 +140,7 @@ pub fn predeclared() -> Vec<ExchangeSpec> {
         durable: true,
         auto_delete: false,
         internal: false,
+        alternate: None,
         arguments: Default::default(),
     };
     PREDECLARED.iter().map(spec).collect()
@@ -165,8 +166,13 @@ pub fn pattern_filter(kind: ExchangeKind, pattern: &str) -> Result<TopicFilter, 
     }
 }
 
-/// How the API spells a binding's filter.
-pub fn filter_pattern(filter: &TopicFilter) -> String {
+/// How the API spells a binding's key.
+pub fn filter_pattern(kind: ExchangeKind, filter: &TopicFilter) -> String {
+    if kind != ExchangeKind::Topic {
+        let mut key = Vec::new();
+        spelling::address_to_key(&filter.0, &mut key);
+        return String::from_utf8_lossy(&key).into_owned();
+    }
     let spelled = filter.as_str().split('/').map(|level| match level {
         "+" => "*".to_owned(),
         "#" => "#".to_owned(),
@@ -231,7 +237,11 @@ mod tests {
     fn patterns_come_back_as_they_were_typed() {
         for pattern in ["plant.*.temp", "#", "a.#.b", "a/b.c%2Fd", "", "ä"] {
             let filter = pattern_filter(ExchangeKind::Topic, pattern).unwrap();
-            assert_eq!(filter_pattern(&filter), pattern, "{filter:?}");
+            assert_eq!(
+                filter_pattern(ExchangeKind::Topic, &filter),
+                pattern,
+                "{filter:?}"
+            );
         }
     }
 }

@@ -210,6 +210,7 @@ fn vhost(name: &str) -> MetaCommand {
         durable: true,
         auto_delete: false,
         internal: false,
+        alternate: None,
         arguments: Default::default(),
     };
     MetaCommand::CreateVhost {

@@ -6,15 +6,16 @@
 //! Next: `index.rs`, which keeps the indexes in step.
 
 use super::{
-    BINDINGS_MAX, Binding, BindingChange, BindingId, DEFAULT_EXCHANGE, EXCHANGES_MAX, Exchange,
-    ExchangeSpec, Meta, MetaCommand, MetaReply, NAME_BYTES_MAX, RULES_MAX, Rule, STREAMS_MAX,
-    Stream, StreamSpec, StreamState, USERS_MAX, User, VHOSTS_MAX, Vhost,
+    BINDINGS_MAX, Binding, BindingChange, BindingEnd, BindingId, DEFAULT_EXCHANGE, EXCHANGES_MAX,
+    Exchange, ExchangeSpec, Meta, MetaCommand, MetaReply, NAME_BYTES_MAX, RULES_MAX, Rule,
+    STREAMS_MAX, Stream, StreamSpec, StreamState, Target, USERS_MAX, User, VHOSTS_MAX, Vhost,
 };
 use crate::address::{Address, TopicFilter};
 use crate::error::{ErrorKind, Refusal};
 use crate::exchange::Wanted;
 use crate::gateway::ExchangeKind;
 use crate::id::{ConnectionId, ExchangeId, ShardId, StreamId, UnixMs, VhostId};
+use crate::limits::StreamLimits;
 use crate::meta::arguments::Arguments;
 use crate::meta::placement::{Placement, slot};
 use crate::properties::Value;
@@ -62,6 +63,16 @@ impl Meta {
             }
             MetaCommand::Bind(change) => self.bind(change),
             MetaCommand::Unbind(change) => self.unbind(change),
+            MetaCommand::PutPolicy { vhost, policy } => {
+                self.vhost_name(*vhost)?;
+                check_name("policy", &policy.name)?;
+                self.policies.put(*vhost, policy.clone())?;
+                Ok(MetaReply::Done)
+            }
+            MetaCommand::DeletePolicy { vhost, name } => {
+                self.policies.remove(*vhost, name)?;
+                Ok(MetaReply::Done)
+            }
             MetaCommand::SetPlacement { slots } => {
                 self.placement = Placement::new(slots.clone())?;
                 Ok(MetaReply::Done)
@@ -135,6 +146,7 @@ impl Meta {
                 durable: true,
                 auto_delete: false,
                 internal: false,
+                alternate: None,
                 arguments: Arguments::default(),
             };
             self.add_exchange(now, id, &default, true);
@@ -255,6 +267,7 @@ impl Meta {
             auto_delete: spec.auto_delete,
             internal: spec.internal,
             predeclared,
+            alternate: spec.alternate.clone(),
             arguments: spec.arguments.clone(),
             incarnation: (!outlives).then_some(self.incarnation),
             created: now,
@@ -334,6 +347,10 @@ impl Meta {
             durable: spec.durable,
             owner,
             auto_delete: spec.auto_delete,
+            limits: StreamLimits {
+                auto_delete: spec.auto_delete,
+                ..spec.limits.clone()
+            },
             arguments: spec.arguments.clone(),
             slot,
             shard,
@@ -373,25 +390,35 @@ impl Meta {
         let exchange = self
             .exchange(change.vhost, &change.exchange)
             .ok_or_else(|| no("exchange", &change.exchange))?;
-        let stream = self
-            .stream(change.vhost, &change.stream)
-            .ok_or_else(|| no("queue", &change.stream))?;
-        if stream.locked_for(change.by) {
-            return Err(Thing("queue", &stream.name, &vhost_name).locked());
-        }
+        let target = match &change.to {
+            BindingEnd::Stream(name) => {
+                let stream = self.stream(change.vhost, name);
+                let stream = stream.ok_or_else(|| no("queue", name))?;
+                if stream.locked_for(change.by) {
+                    return Err(Thing("queue", &stream.name, &vhost_name).locked());
+                }
+                Target::Stream(stream.id)
+            }
+            BindingEnd::Exchange(name) => {
+                refuse_default(name, "bound")?;
+                let to = self.exchange(change.vhost, name);
+                Target::Exchange(to.ok_or_else(|| no("exchange", name))?.id)
+            }
+        };
+        let filter = key_for(exchange.kind, change);
         if exchange.kind == ExchangeKind::Headers {
             Wanted::new(&change.arguments)?;
         }
-        let (exchange, stream) = (exchange.id, stream.id);
-        let known = self.binding_like(exchange, stream, &change.filter, &change.arguments);
+        let exchange = exchange.id;
+        let known = self.binding_like(exchange, target, &filter, &change.arguments);
         if known.is_none() {
             check_room("bindings", self.bindings.len(), BINDINGS_MAX)?;
             self.last.binding += 1;
             self.link_binding(Binding {
                 id: BindingId(self.last.binding),
                 exchange,
-                stream,
-                filter: TopicFilter(Bytes::copy_from_slice(&change.filter.0)),
+                target,
+                filter: TopicFilter(Bytes::copy_from_slice(&filter.0)),
                 arguments: change.arguments.clone(),
             })?;
         }
@@ -401,16 +428,28 @@ impl Meta {
     fn unbind(&mut self, change: &BindingChange) -> Applied {
         refuse_default(&change.exchange, "unbound from")?;
         let vhost_name = self.vhost_name(change.vhost)?;
-        let Some(stream) = self.stream(change.vhost, &change.stream) else {
-            return Ok(MetaReply::Done);
+        let target = match &change.to {
+            BindingEnd::Stream(name) => {
+                let Some(stream) = self.stream(change.vhost, name) else {
+                    return Ok(MetaReply::Done);
+                };
+                if stream.locked_for(change.by) {
+                    return Err(Thing("queue", &stream.name, &vhost_name).locked());
+                }
+                Target::Stream(stream.id)
+            }
+            BindingEnd::Exchange(name) => {
+                let Some(to) = self.exchange(change.vhost, name) else {
+                    return Ok(MetaReply::Done);
+                };
+                Target::Exchange(to.id)
+            }
         };
-        if stream.locked_for(change.by) {
-            return Err(Thing("queue", &stream.name, &vhost_name).locked());
-        }
         let Some(exchange) = self.exchange(change.vhost, &change.exchange) else {
             return Ok(MetaReply::Done);
         };
-        let known = self.binding_like(exchange.id, stream.id, &change.filter, &change.arguments);
+        let filter = key_for(exchange.kind, change);
+        let known = self.binding_like(exchange.id, target, &filter, &change.arguments);
         if let Some(known) = known {
             self.unlink_binding_and_unused(known);
         }
@@ -420,6 +459,14 @@ impl Meta {
     fn vhost_name(&self, vhost: VhostId) -> Result<Arc<str>, Refusal> {
         let known = self.vhost_by_id(vhost).map(|vhost| vhost.name.clone());
         known.ok_or_else(|| Refusal::new(ErrorKind::NotFound, "the vhost was deleted meanwhile"))
+    }
+}
+
+/// The key of a binding as its exchange looks at it.
+fn key_for(kind: ExchangeKind, change: &BindingChange) -> TopicFilter {
+    match (kind, &change.key) {
+        (ExchangeKind::Topic, _) | (_, None) => change.filter.clone(),
+        (_, Some(key)) => TopicFilter(key.0.clone()),
     }
 }
 

@@ -7,7 +7,9 @@
 //! Never: files.
 
 use super::placement::Placement;
-use super::{Binding, Exchange, LastIds, Meta, Rule, Stream, User, Vhost};
+use super::policy::Policy;
+use super::{Binding, Exchange, LastIds, Meta, Rule, Stream, Target, User, Vhost};
+use crate::id::VhostId;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -37,6 +39,8 @@ struct Saved<'a> {
     streams: Vec<Cow<'a, Stream>>,
     bindings: Vec<Cow<'a, Binding>>,
     placement: Cow<'a, Placement>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    policies: Vec<(VhostId, Cow<'a, Policy>)>,
     incarnation: u64,
     last: LastIds,
     generation: u64,
@@ -62,6 +66,11 @@ impl Meta {
                 .collect(),
             bindings: self.bindings.values().map(Cow::Borrowed).collect(),
             placement: Cow::Borrowed(&self.placement),
+            policies: self
+                .policies
+                .all()
+                .map(|(vhost, policy)| (vhost, Cow::Borrowed(policy)))
+                .collect(),
             incarnation: self.incarnation,
             last: self.last,
             generation: self.generation,
@@ -102,8 +111,11 @@ impl Meta {
             meta.link_stream(stream.into_owned());
         }
         for binding in saved.bindings {
-            let ends = meta.exchanges.contains_key(&binding.exchange)
-                && meta.streams.contains_key(&binding.stream);
+            let end = match binding.target {
+                Target::Stream(stream) => meta.streams.contains_key(&stream),
+                Target::Exchange(exchange) => meta.exchanges.contains_key(&exchange),
+            };
+            let ends = meta.exchanges.contains_key(&binding.exchange) && end;
             if !ends {
                 let text = format!("binding {} has a loose end", binding.id.0);
                 return Err(CheckpointError::NotWhole(text));
@@ -116,6 +128,11 @@ impl Meta {
         let rules = saved.rules.into_iter().map(Cow::into_owned);
         meta.rules = rules.map(|rule| (rule.id.clone(), rule)).collect();
         meta.placement = saved.placement.into_owned();
+        for (vhost, policy) in saved.policies {
+            meta.policies
+                .put(vhost, policy.into_owned())
+                .map_err(|refusal| CheckpointError::NotWhole(refusal.text))?;
+        }
         meta.incarnation = saved.incarnation;
         meta.last = saved.last;
         meta.generation = saved.generation;

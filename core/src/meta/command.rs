@@ -8,8 +8,10 @@
 use crate::address::{Address, TopicFilter};
 use crate::gateway::ExchangeKind;
 use crate::id::{ConnectionId, ExchangeId, ShardId, StreamId, VhostId};
+use crate::limits::StreamLimits;
 use crate::meta::arguments::Arguments;
 use crate::meta::entry::{Rule, User};
+use crate::meta::policy::Policy;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -95,11 +97,25 @@ pub enum MetaCommand {
         /// Which.
         stream: StreamId,
     },
-    /// Bind a stream to an exchange; the same binding twice is one. Reply `Done`. `AccessRefused`
+    /// Bind a stream or an exchange to an exchange; the same binding twice is one. Reply `Done`. `AccessRefused`
     /// (default exchange), `NotFound`, `Locked`, `BadRequest`, `QuotaExceeded`.
     Bind(BindingChange),
     /// Undo a binding; a missing one is `Done` too. `AccessRefused` (default exchange), `Locked`.
     Unbind(BindingChange),
+    /// Make or replace a policy. Reply `Done`. `BadRequest`, `NotFound` (vhost), `QuotaExceeded`.
+    PutPolicy {
+        /// In.
+        vhost: VhostId,
+        /// What.
+        policy: Policy,
+    },
+    /// Delete a policy. Reply `Done`. `NotFound`.
+    DeletePolicy {
+        /// In.
+        vhost: VhostId,
+        /// Its name.
+        name: Arc<str>,
+    },
     /// Say which shard each slot's streams go to, from now on. Reply `Done`. `BadRequest`.
     SetPlacement {
         /// One shard per slot, [`SLOTS`](crate::meta::placement::SLOTS) of them.
@@ -120,6 +136,9 @@ pub struct ExchangeSpec {
     pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
+    /// Takes what no binding takes; need not exist.
+    #[serde(default)]
+    pub alternate: Option<Arc<str>>,
     /// As the client gave them.
     #[serde(default)]
     pub arguments: Arguments,
@@ -140,6 +159,9 @@ pub struct StreamSpec {
     pub exclusive: bool,
     /// Goes when its last consumer goes.
     pub auto_delete: bool,
+    /// What the arguments ask.
+    #[serde(default)]
+    pub limits: StreamLimits,
     /// As the client gave them.
     #[serde(default)]
     pub arguments: Arguments,
@@ -152,15 +174,31 @@ pub struct BindingChange {
     pub vhost: VhostId,
     /// From, by name.
     pub exchange: Arc<str>,
-    /// To, by name.
-    pub stream: Arc<str>,
-    /// The key: compared as it is by a direct exchange, as a filter by a topic exchange.
+    /// To, by name; stored as a field `stream` or `to_exchange`.
+    #[serde(flatten)]
+    pub to: BindingEnd,
+    /// The key as a filter: what a topic exchange looks at.
     pub filter: TopicFilter,
+    /// The key as an address: what the others compare. Absent in the first form of this command: as the filter is
+    /// written.
+    #[serde(default)]
+    pub key: Option<Address>,
     /// Wanted headers of a headers exchange; part of the binding's identity everywhere.
     #[serde(default)]
     pub arguments: Arguments,
     /// The connection that asks: another one's exclusive stream is locked.
     pub by: ConnectionId,
+}
+
+/// Where a binding shall lead, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BindingEnd {
+    /// To a stream.
+    #[serde(rename = "stream")]
+    Stream(Arc<str>),
+    /// On to another exchange.
+    #[serde(rename = "to_exchange")]
+    Exchange(Arc<str>),
 }
 
 /// What an applied command answers.

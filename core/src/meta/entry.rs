@@ -8,6 +8,7 @@
 use crate::address::{Address, TopicFilter};
 use crate::gateway::ExchangeKind;
 use crate::id::{ConnectionId, ExchangeId, ShardId, StreamId, UnixMs, VhostId};
+use crate::limits::StreamLimits;
 use crate::meta::arguments::Arguments;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -82,6 +83,9 @@ pub struct Exchange {
     pub internal: bool,
     /// Came with its vhost: cannot be deleted.
     pub predeclared: bool,
+    /// Takes what no binding takes; need not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternate: Option<Arc<str>>,
     /// As the client gave them.
     #[serde(default)]
     pub arguments: Arguments,
@@ -110,6 +114,9 @@ pub struct Stream {
     pub owner: Option<ConnectionId>,
     /// Goes when its last consumer goes.
     pub auto_delete: bool,
+    /// What its declaration asks; policies add to it ([`Meta::effective_limits`](super::Meta::effective_limits)).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub limits: StreamLimits,
     /// As the client gave them.
     #[serde(default)]
     pub arguments: Arguments,
@@ -148,16 +155,33 @@ pub enum StreamState {
 #[serde(transparent)]
 pub struct BindingId(pub u64);
 
-/// A way from an exchange to a stream.
+fn is_default(limits: &StreamLimits) -> bool {
+    *limits == StreamLimits::default()
+}
+
+/// Where a binding leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// To a stream: by the field `stream`, as long as there are bindings.
+    #[serde(rename = "stream")]
+    Stream(StreamId),
+    /// On to another exchange.
+    #[serde(rename = "to_exchange")]
+    Exchange(ExchangeId),
+}
+
+/// A way from an exchange to a stream or to another exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// Its id.
     pub id: BindingId,
     /// From.
     pub exchange: ExchangeId,
-    /// To.
-    pub stream: StreamId,
-    /// The key.
+    /// To; stored as a field `stream` or `to_exchange`.
+    #[serde(flatten)]
+    pub target: Target,
+    /// The key: a filter when the exchange is a topic exchange, else an address, byte for byte.
     pub filter: TopicFilter,
     /// Wanted headers of a headers exchange; part of its identity everywhere.
     #[serde(default)]

@@ -3,7 +3,7 @@
 //! Owns: what has to change together when an entry comes or goes.
 //! Never: whether it may (`apply.rs`).
 
-use super::{Binding, BindingId, DEFAULT_EXCHANGE, Exchange, Meta, Stream, Vhost};
+use super::{Binding, BindingId, DEFAULT_EXCHANGE, Exchange, Meta, Stream, Target, Vhost};
 use super::{ExchangeState, StreamEntry, VhostState};
 use crate::address::TopicFilter;
 use crate::error::Refusal;
@@ -39,6 +39,7 @@ impl Meta {
         for exchange in exchanges {
             self.unlink_exchange(exchange);
         }
+        self.policies.remove_vhost(id);
         if let Some(state) = self.vhosts.remove(&id) {
             self.vhost_names.remove(&state.vhost.name);
         }
@@ -53,6 +54,7 @@ impl Meta {
         let state = ExchangeState {
             table: Table::new(exchange.kind),
             bindings: BTreeSet::new(),
+            inbound: BTreeSet::new(),
             exchange,
         };
         self.exchanges.insert(state.exchange.id, state);
@@ -69,6 +71,9 @@ impl Meta {
         for binding in state.bindings {
             self.unlink_binding(binding);
         }
+        for binding in state.inbound {
+            self.unlink_binding_and_unused(binding);
+        }
         self.generation += 1;
     }
 
@@ -84,7 +89,7 @@ impl Meta {
         if let Some(table) = self.default_table(stream.vhost) {
             let bound = Bound {
                 binding: BY_KEY,
-                stream: stream.id,
+                target: Target::Stream(stream.id),
             };
             let key = TopicFilter(stream.key.0.clone());
             // The default exchange is a direct one, which takes any binding.
@@ -107,7 +112,7 @@ impl Meta {
         if let Some(table) = self.default_table(stream.vhost) {
             let bound = Bound {
                 binding: BY_KEY,
-                stream: id,
+                target: Target::Stream(id),
             };
             table.remove(&TopicFilter(stream.key.0.clone()), bound);
         }
@@ -131,17 +136,17 @@ impl Meta {
         if let Some(state) = self.exchanges.get_mut(&binding.exchange) {
             let bound = Bound {
                 binding: binding.id,
-                stream: binding.stream,
+                target: binding.target,
             };
             state
                 .table
                 .add(&binding.filter, &binding.arguments, bound)?;
             state.bindings.insert(binding.id);
         }
-        if let Some(entry) = self.streams.get_mut(&binding.stream) {
-            entry.bindings.insert(binding.id);
+        if let Some(ways) = self.ways_to(binding.target) {
+            ways.insert(binding.id);
         }
-        let identity = (binding.exchange, binding.stream, binding.filter.clone());
+        let identity = (binding.exchange, binding.target, binding.filter.clone());
         self.identities
             .entry(identity)
             .or_default()
@@ -171,14 +176,14 @@ impl Meta {
             state.bindings.remove(&id);
             let bound = Bound {
                 binding: id,
-                stream: binding.stream,
+                target: binding.target,
             };
             state.table.remove(&binding.filter, bound);
         }
-        if let Some(entry) = self.streams.get_mut(&binding.stream) {
-            entry.bindings.remove(&id);
+        if let Some(ways) = self.ways_to(binding.target) {
+            ways.remove(&id);
         }
-        let identity = (binding.exchange, binding.stream, binding.filter);
+        let identity = (binding.exchange, binding.target, binding.filter);
         if let Some(alike) = self.identities.get_mut(&identity) {
             alike.retain(|other| *other != id);
             if alike.is_empty() {
@@ -189,17 +194,25 @@ impl Meta {
         Some(binding.exchange)
     }
 
+    /// The bindings that lead to an end.
+    fn ways_to(&mut self, target: Target) -> Option<&mut BTreeSet<BindingId>> {
+        match target {
+            Target::Stream(id) => self.streams.get_mut(&id).map(|entry| &mut entry.bindings),
+            Target::Exchange(id) => self.exchanges.get_mut(&id).map(|state| &mut state.inbound),
+        }
+    }
+
     /// The binding with this identity.
     pub(super) fn binding_like(
         &self,
         exchange: ExchangeId,
-        stream: StreamId,
+        target: Target,
         filter: &TopicFilter,
         arguments: &Arguments,
     ) -> Option<BindingId> {
         let alike = self
             .identities
-            .get(&(exchange, stream, filter.clone()))?
+            .get(&(exchange, target, filter.clone()))?
             .iter();
         alike.copied().find(|id| {
             self.bindings

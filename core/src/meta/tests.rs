@@ -5,6 +5,7 @@ use crate::address::Address;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::ExchangeKind;
 use crate::id::{UnixMs, WorkerId};
+use crate::limits::StreamLimits;
 use crate::meta::arguments::Arguments;
 use crate::properties::Value;
 use bytes::Bytes;
@@ -20,6 +21,7 @@ fn exchange(name: &str, kind: ExchangeKind) -> ExchangeSpec {
         durable: true,
         auto_delete: false,
         internal: false,
+        alternate: None,
         arguments: Arguments::default(),
     }
 }
@@ -31,6 +33,7 @@ fn queue(name: &str) -> StreamSpec {
         durable: true,
         exclusive: false,
         auto_delete: false,
+        limits: StreamLimits::default(),
         arguments: Arguments::default(),
     }
 }
@@ -71,7 +74,8 @@ fn binding(exchange: &str, stream: &str, filter: &str) -> BindingChange {
     BindingChange {
         vhost: MAIN,
         exchange: exchange.into(),
-        stream: stream.into(),
+        to: BindingEnd::Stream(stream.into()),
+        key: None,
         filter: filter.parse().unwrap(),
         arguments: Arguments::default(),
         by: HERE,
@@ -134,7 +138,10 @@ fn reached(meta: &Meta, exchange: &str, address: &str) -> Vec<String> {
     let mut names = Vec::new();
     meta.table(exchange.id)
         .unwrap()
-        .visit(&address, |stream, _| {
+        .visit(&address, |target, _| {
+            let Target::Stream(stream) = target else {
+                panic!("leads to {target:?}");
+            };
             names.push(meta.stream_by_id(stream).unwrap().name.to_string());
         });
     names.sort();

@@ -1,11 +1,13 @@
 //! Where messages go, and that a remembered route never outlives a change.
 
 use super::*;
+use crate::address::Address;
 use crate::id::{ConnectionId, WorkerId};
+use crate::limits::StreamLimits;
 use crate::message::OriginTag;
 use crate::meta::arguments::Arguments;
 use crate::meta::placement::Placement;
-use crate::meta::{BindingChange, ExchangeSpec, StreamSpec};
+use crate::meta::{BindingChange, BindingEnd, ExchangeSpec, StreamSpec};
 use crate::properties::{Properties, Value};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -26,6 +28,7 @@ fn exchange(name: &str, kind: ExchangeKind) -> ExchangeSpec {
         durable: true,
         auto_delete: false,
         internal: false,
+        alternate: None,
         arguments: Arguments::default(),
     }
 }
@@ -71,6 +74,7 @@ impl Node {
             durable,
             exclusive: false,
             auto_delete: false,
+            limits: StreamLimits::default(),
             arguments: Arguments::default(),
         };
         let command = MetaCommand::DeclareStream {
@@ -95,7 +99,8 @@ impl Node {
         self.apply(MetaCommand::Bind(BindingChange {
             vhost: MAIN,
             exchange: exchange.into(),
-            stream: stream.into(),
+            to: BindingEnd::Stream(stream.into()),
+            key: None,
             filter: key.parse().unwrap(),
             arguments,
             by: HERE,
@@ -364,4 +369,99 @@ proptest! {
             prop_assert_eq!(node.targets("topic", address), expected);
         }
     }
+}
+
+impl Node {
+    fn make_exchange(&self, name: &str, kind: ExchangeKind, alternate: Option<&str>) {
+        let exchange = ExchangeSpec {
+            alternate: alternate.map(Into::into),
+            ..exchange(name, kind)
+        };
+        self.apply(MetaCommand::DeclareExchange {
+            vhost: MAIN,
+            exchange,
+        });
+    }
+
+    fn join(&self, from: &str, to: &str, key: &str) {
+        self.apply(MetaCommand::Bind(BindingChange {
+            vhost: MAIN,
+            exchange: from.into(),
+            to: BindingEnd::Exchange(to.into()),
+            key: None,
+            filter: key.parse().unwrap(),
+            arguments: Arguments::default(),
+            by: HERE,
+        }));
+    }
+}
+
+#[test]
+fn a_message_goes_on_from_exchange_to_exchange_and_circles_end() {
+    let mut node = Node::new();
+    let stored = node.queue("stored", true);
+    for name in ["one", "two"] {
+        node.make_exchange(name, ExchangeKind::Fanout, None);
+    }
+    node.join("direct", "one", "k");
+    node.join("one", "two", "");
+    node.join("two", "one", "");
+    node.bind("one", "stored", "");
+    node.bind("two", "stored", "");
+    assert_eq!(node.targets("direct", "k"), [(ShardId(1), vec![stored])]);
+    assert!(node.targets("direct", "other").is_empty());
+    node.apply(MetaCommand::DeleteExchange {
+        vhost: MAIN,
+        name: "one".into(),
+        if_unused: false,
+    });
+    assert!(node.targets("direct", "k").is_empty());
+}
+
+#[test]
+fn sessions_are_reached_through_other_exchanges_too() {
+    let mut node = Node::new();
+    node.make_exchange("in", ExchangeKind::Fanout, None);
+    node.join("in", "topic", "");
+    let filter: TopicFilter = "a/+".parse().unwrap();
+    node.fabric.begin_interest(MAIN, &filter, VOLATILE);
+    let route = node.route("in", "a/b");
+    assert_eq!(route.by_topic, Some(MAIN));
+    assert_eq!(node.targets("in", "a/b"), [(VOLATILE, vec![])]);
+}
+
+#[test]
+fn what_no_binding_takes_goes_to_the_alternate_exchange() {
+    let mut node = Node::new();
+    let (taken, rest) = (node.queue("taken", true), node.queue("rest", true));
+    node.make_exchange("rest", ExchangeKind::Fanout, Some("first"));
+    node.make_exchange("first", ExchangeKind::Direct, Some("rest"));
+    node.bind("first", "taken", "a");
+    node.bind("rest", "rest", "");
+    assert_eq!(node.targets("first", "a"), [(ShardId(1), vec![taken])]);
+    assert_eq!(node.targets("first", "b"), [(ShardId(1), vec![rest])]);
+    // Two that name each other, and nobody takes it.
+    node.make_exchange("x", ExchangeKind::Direct, Some("y"));
+    node.make_exchange("y", ExchangeKind::Direct, Some("x"));
+    assert!(node.targets("x", "a").is_empty());
+}
+
+#[test]
+fn a_key_that_looks_like_a_wildcard_is_literal_where_keys_are_compared() {
+    let mut node = Node::new();
+    let stored = node.queue("stored", true);
+    node.apply(MetaCommand::Bind(BindingChange {
+        vhost: MAIN,
+        exchange: "direct".into(),
+        to: BindingEnd::Stream("stored".into()),
+        key: Some("a/%2B".parse().unwrap()),
+        filter: "a/+".parse().unwrap(),
+        arguments: Arguments::default(),
+        by: HERE,
+    }));
+    assert!(node.targets("direct", "a/b").is_empty());
+    assert_eq!(
+        node.targets("direct", "a/%2B"),
+        [(ShardId(1), vec![stored])]
+    );
 }

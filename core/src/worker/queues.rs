@@ -10,9 +10,8 @@ use crate::authority::{Action, Resource};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{BindTo, BindingSpec, Consume, ExchangeDeclare, Reply, StreamDeclare};
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token};
-use crate::limits::StreamLimits;
 use crate::meta::arguments::Arguments;
-use crate::meta::{BindingChange, ExchangeSpec, MetaCommand, StreamSpec};
+use crate::meta::{BindingChange, BindingEnd, ExchangeSpec, MetaCommand, StreamSpec};
 use crate::port::{Attach, ConsumerKey, Question};
 use std::sync::Arc;
 
@@ -38,12 +37,17 @@ impl Worker {
             return Ok(());
         }
         self.allow(&here, Action::Configure, Resource::Exchange(&declare.name))?;
+        // What is published to this one may reach that one.
+        if let Some(alternate) = &declare.alternate {
+            self.allow(&here, Action::Bind, Resource::Exchange(alternate))?;
+        }
         let exchange = ExchangeSpec {
             name: declare.name,
             kind: declare.kind,
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
+            alternate: declare.alternate,
             arguments: Arguments::new(declare.arguments)?,
         };
         self.propose(
@@ -144,15 +148,20 @@ impl Worker {
             durable: declare.durable,
             exclusive: declare.exclusive,
             auto_delete: declare.auto_delete,
+            limits: declare.limits,
             arguments: Arguments::new(declare.arguments)?,
         };
+        // What is dropped there may reach that exchange.
+        if let Some(dead_letter) = &stream.limits.dead_letter {
+            self.allow(
+                &here,
+                Action::Bind,
+                Resource::Exchange(&dead_letter.exchange),
+            )?;
+        }
         let asked = Asked::Declared {
             token,
             vhost: here.vhost,
-            limits: Box::new(StreamLimits {
-                auto_delete: stream.auto_delete,
-                ..declare.limits
-            }),
         };
         let command = MetaCommand::DeclareStream {
             vhost: here.vhost,
@@ -210,16 +219,22 @@ impl Worker {
         command: fn(BindingChange) -> MetaCommand,
     ) -> Checked<()> {
         let here = Self::here(state)?;
-        let BindTo::Stream(stream) = binding.to else {
-            let why = "bindings between exchanges are not known yet";
-            return Err(Refusal::new(ErrorKind::NotSupported, why));
+        let to = match binding.to {
+            BindTo::Stream(name) => {
+                self.allow(&here, Action::Bind, Resource::Queue(&name))?;
+                BindingEnd::Stream(name)
+            }
+            BindTo::Exchange(name) => {
+                self.allow(&here, Action::Bind, Resource::Exchange(&name))?;
+                BindingEnd::Exchange(name)
+            }
         };
-        self.allow(&here, Action::Bind, Resource::Queue(&stream))?;
         self.allow(&here, Action::Bind, Resource::Exchange(&binding.exchange))?;
         let change = BindingChange {
             vhost: here.vhost,
             exchange: binding.exchange,
-            stream,
+            to,
+            key: Some(binding.key),
             filter: binding.filter,
             arguments: Arguments::new(binding.arguments)?,
             by: connection,

@@ -8,7 +8,6 @@ use crate::authority::Principal;
 use crate::error::Refusal;
 use crate::gateway::Reply;
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token, VhostId};
-use crate::limits::StreamLimits;
 use crate::meta::{MetaCommand, MetaReply};
 use crate::port::{OpenSession, Question, ShardReply};
 use std::sync::Arc;
@@ -56,11 +55,7 @@ pub(super) enum Asked {
     /// Credentials.
     Login { token: Token, client_id: Arc<str> },
     /// A stream was registered: its shard makes it.
-    Declared {
-        token: Token,
-        vhost: VhostId,
-        limits: Box<StreamLimits>,
-    },
+    Declared { token: Token, vhost: VhostId },
     /// A stream was activated: count it.
     Activated {
         token: Token,
@@ -133,11 +128,7 @@ impl Worker {
             Asked::Unregistered { token, messages } => {
                 self.done(connection, token, result.map(|_| Reply::Count(messages)));
             }
-            Asked::Declared {
-                token,
-                vhost,
-                limits,
-            } => match result {
+            Asked::Declared { token, vhost } => match result {
                 Ok(MetaReply::Stream {
                     id, shard, active, ..
                 }) => {
@@ -160,10 +151,11 @@ impl Worker {
                             Question::Stat { stream: id },
                         );
                     } else {
+                        let limits = self.fabric.meta().effective_limits(id);
                         let question = Question::CreateStream {
                             stream: id,
                             vhost,
-                            limits: *limits,
+                            limits,
                         };
                         self.ask_shard(
                             now,

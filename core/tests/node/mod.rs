@@ -96,6 +96,7 @@ impl Node {
             durable: true,
             auto_delete: false,
             internal: false,
+            alternate: None,
             arguments: Default::default(),
         };
         let vhost = MetaCommand::CreateVhost {

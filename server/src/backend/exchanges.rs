@@ -9,6 +9,7 @@ use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::{Binding, Exchange};
 use anabranch_core::address::Address;
 use anabranch_core::gateway::{BindTo, BindingSpec, Command, ExchangeDeclare, ExchangeKind};
+use anabranch_core::meta::Target;
 use anabranch_driver::Call;
 
 use super::value::{table_from_json, table_to_json};
@@ -59,15 +60,7 @@ impl NodeBackend {
             );
             return Err(BackendError::Invalid(why));
         };
-        if exchange
-            .alternate
-            .as_ref()
-            .is_some_and(|name| !name.is_empty())
-        {
-            return Err(BackendError::Invalid(
-                "alternate exchanges are not supported yet".to_owned(),
-            ));
-        }
+        let alternate = exchange.alternate.filter(|name| !name.is_empty());
         if exchange.name.starts_with("amq.") {
             return Err(BackendError::Invalid(
                 "names that begin with amq. are reserved".to_owned(),
@@ -80,7 +73,7 @@ impl NodeBackend {
             durable: exchange.durable,
             auto_delete: exchange.auto_delete,
             internal: exchange.internal,
-            alternate: None,
+            alternate: alternate.map(Arc::from),
             arguments: Vec::new(),
         };
         let token = Call::TOKEN;
@@ -127,17 +120,26 @@ impl NodeBackend {
         let mut list = Vec::new();
         for (id, name) in vhosts {
             for binding in meta.bindings(id) {
-                let exchange = meta.exchange_by_id(binding.exchange);
-                let stream = meta.stream_by_id(binding.stream);
-                let (Some(exchange), Some(stream)) = (exchange, stream) else {
+                let Some(exchange) = meta.exchange_by_id(binding.exchange) else {
+                    continue;
+                };
+                let end = match binding.target {
+                    Target::Stream(id) => meta
+                        .stream_by_id(id)
+                        .map(|stream| ("queue", stream.name.to_string())),
+                    Target::Exchange(id) => meta
+                        .exchange_by_id(id)
+                        .map(|to| ("exchange", to.name.to_string())),
+                };
+                let Some((destination_kind, destination)) = end else {
                     continue;
                 };
                 list.push(Binding {
                     vhost: name.to_string(),
                     exchange: exchange.name.to_string(),
-                    destination_kind: "queue".to_owned(),
-                    destination: stream.name.to_string(),
-                    pattern: gateways::filter_pattern(&binding.filter),
+                    destination_kind: destination_kind.to_owned(),
+                    destination,
+                    pattern: gateways::filter_pattern(exchange.kind, &binding.filter),
                     arguments: table_to_json(binding.arguments.as_slice()),
                 });
             }
@@ -170,16 +172,21 @@ impl NodeBackend {
         binding: Binding,
         make: bool,
     ) -> Done<()> {
-        if binding.destination_kind != "queue" {
-            let why = "bindings from exchange to exchange are not supported yet";
-            return Err(BackendError::Invalid(why.to_owned()));
-        }
+        let to = Arc::from(binding.destination);
+        let to = match &*binding.destination_kind {
+            "queue" => BindTo::Stream(to),
+            "exchange" => BindTo::Exchange(to),
+            other => {
+                let why = format!("destination_kind must be queue or exchange, not {other}");
+                return Err(BackendError::Invalid(why));
+            }
+        };
         let kind = self.kind_of(&binding.vhost, &binding.exchange)?;
         let filter = gateways::pattern_filter(kind, &binding.pattern)
             .map_err(|error| BackendError::Invalid(format!("pattern: {error}")))?;
         let spec = BindingSpec {
             exchange: Arc::from(binding.exchange),
-            to: BindTo::Stream(Arc::from(binding.destination)),
+            to,
             key: Address(filter.0.clone()),
             filter,
             retained: false,

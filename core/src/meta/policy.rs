@@ -1,0 +1,347 @@
+//! Policies: limits and modes for all streams or groups whose name matches, set by an operator.
+//!
+//! Several policies may match one name. They are merged: of each setting, the matching policy of the highest priority
+//! that says something about it counts (equal priorities: the first by name). A declaration's own setting counts
+//! before any policy's, but of two numbers that bound the same the lower one.
+//!
+//! Owns: [`Policy`], [`Policies`] and the merge. Persisted as JSON in records and checkpoints: fields keep their names
+//! and meaning, a new field gets a default.
+//! Never: tells a shard (`shard/policies.rs` looks here).
+
+use super::Meta;
+use crate::address::TopicFilter;
+use crate::error::{ErrorKind, Refusal};
+use crate::id::{StreamId, VhostId};
+use crate::limits::{DeadLetterTo, Mode, Overflow, StreamLimits};
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// More policies than this in all vhosts are refused.
+pub const POLICIES_MAX: usize = 10_000;
+/// A longer pattern is refused, in bytes.
+pub const PATTERN_BYTES_MAX: usize = 1024;
+/// What a compiled pattern may take, in bytes.
+const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 20;
+
+/// What a policy is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AppliesTo {
+    /// Queues, by name.
+    #[default]
+    Queues,
+    /// Groups of sessions, by the group's name.
+    Groups,
+    /// Both.
+    All,
+}
+
+/// Settings for all names that match.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Unique in its vhost, 1 to 255 bytes.
+    pub name: Arc<str>,
+    /// A regular expression that is looked for anywhere in the name; `^` and `$` anchor it.
+    pub pattern: Arc<str>,
+    /// What it is about.
+    #[serde(default)]
+    pub applies_to: AppliesTo,
+    /// Higher counts before lower.
+    #[serde(default)]
+    pub priority: i64,
+    /// What it sets.
+    #[serde(default)]
+    pub settings: Settings,
+}
+
+/// What a policy sets; absent is not set. See [`StreamLimits`] for the meaning of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// How readers share it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Goes when unused for so long, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// Messages end after so long, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_ttl_ms: Option<u64>,
+    /// Ready messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages_max: Option<u64>,
+    /// Bytes of ready bodies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_max: Option<u64>,
+    /// What happens beyond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<Overflow>,
+    /// How often a message may come back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_limit: Option<u32>,
+    /// Where dropped messages go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<DeadLetterTo>,
+}
+
+impl Settings {
+    /// Adds what is not set here and is set in `lower`.
+    fn complete(&mut self, lower: &Settings) {
+        fn take<T: Clone>(mine: &mut Option<T>, theirs: &Option<T>) {
+            if mine.is_none() {
+                mine.clone_from(theirs);
+            }
+        }
+        take(&mut self.mode, &lower.mode);
+        take(&mut self.expires_ms, &lower.expires_ms);
+        take(&mut self.message_ttl_ms, &lower.message_ttl_ms);
+        take(&mut self.messages_max, &lower.messages_max);
+        take(&mut self.bytes_max, &lower.bytes_max);
+        take(&mut self.overflow, &lower.overflow);
+        take(&mut self.delivery_limit, &lower.delivery_limit);
+        take(&mut self.dead_letter, &lower.dead_letter);
+    }
+
+    /// A declaration's limits with these settings added.
+    fn over(&self, declared: &StreamLimits) -> StreamLimits {
+        fn lower<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        }
+        let default = StreamLimits::default();
+        let unset = |mode| mode == default.mode;
+        StreamLimits {
+            auto_delete: declared.auto_delete,
+            mode: match unset(declared.mode) {
+                true => self.mode.unwrap_or(declared.mode),
+                false => declared.mode,
+            },
+            expires_ms: lower(declared.expires_ms, self.expires_ms),
+            message_ttl_ms: lower(declared.message_ttl_ms, self.message_ttl_ms),
+            messages_max: lower(declared.messages_max, self.messages_max),
+            bytes_max: lower(declared.bytes_max, self.bytes_max),
+            overflow: match declared.overflow == default.overflow {
+                true => self.overflow.unwrap_or(declared.overflow),
+                false => declared.overflow,
+            },
+            delivery_limit: lower(declared.delivery_limit, self.delivery_limit),
+            dead_letter: declared
+                .dead_letter
+                .clone()
+                .or_else(|| self.dead_letter.clone()),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Compiled {
+    policy: Policy,
+    pattern: Regex,
+}
+
+/// All policies, by vhost and name.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    all: BTreeMap<(VhostId, Arc<str>), Compiled>,
+    generation: u64,
+}
+
+impl Policies {
+    /// Changes whenever a policy does.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Makes or replaces one.
+    ///
+    /// # Errors
+    /// `BadRequest` when the pattern is no regular expression, `QuotaExceeded` when there are too many.
+    pub fn put(&mut self, vhost: VhostId, policy: Policy) -> Result<(), Refusal> {
+        let bad = |why: &dyn std::fmt::Display| {
+            let text = format!("the pattern of policy '{}': {why}", policy.name);
+            Refusal::new(ErrorKind::BadRequest, text)
+        };
+        if policy.pattern.len() > PATTERN_BYTES_MAX {
+            return Err(bad(&format_args!("longer than {PATTERN_BYTES_MAX} bytes")));
+        }
+        let pattern = regex::RegexBuilder::new(&policy.pattern)
+            .size_limit(PATTERN_COMPILED_BYTES_MAX)
+            .build()
+            .map_err(|why| bad(&why))?;
+        let key = (vhost, policy.name.clone());
+        if self.all.len() >= POLICIES_MAX && !self.all.contains_key(&key) {
+            let text = format!("the limit of {POLICIES_MAX} policies is reached");
+            return Err(Refusal::new(ErrorKind::QuotaExceeded, text));
+        }
+        self.all.insert(key, Compiled { policy, pattern });
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// Deletes one.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn remove(&mut self, vhost: VhostId, name: &Arc<str>) -> Result<(), Refusal> {
+        if self.all.remove(&(vhost, name.clone())).is_none() {
+            let text = format!("no policy '{name}'");
+            return Err(Refusal::new(ErrorKind::NotFound, text));
+        }
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// Deletes those of a vhost.
+    pub(super) fn remove_vhost(&mut self, vhost: VhostId) {
+        self.all.retain(|(of, _), _| *of != vhost);
+        self.generation += 1;
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = (VhostId, &Policy)> {
+        let all = self.all.iter();
+        all.map(|((vhost, _), known)| (*vhost, &known.policy))
+    }
+
+    /// Those that match a name, the highest first.
+    fn matching(&self, vhost: VhostId, groups: bool, name: &str) -> Vec<&Policy> {
+        let applies = |to: AppliesTo| match to {
+            AppliesTo::All => true,
+            AppliesTo::Groups => groups,
+            AppliesTo::Queues => !groups,
+        };
+        let from = (vhost, Arc::from(""));
+        let of_vhost = self
+            .all
+            .range(from..)
+            .take_while(|((of, _), _)| *of == vhost);
+        let mut found: Vec<&Policy> = of_vhost
+            .map(|(_, known)| known)
+            .filter(|known| applies(known.policy.applies_to) && known.pattern.is_match(name))
+            .map(|known| &known.policy)
+            .collect();
+        // Stable: of equal priorities the first by name stays first.
+        found.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
+        found
+    }
+
+    fn merged(&self, vhost: VhostId, groups: bool, name: &str) -> Settings {
+        let mut merged = Settings::default();
+        for policy in self.matching(vhost, groups, name) {
+            merged.complete(&policy.settings);
+        }
+        merged
+    }
+}
+
+impl Meta {
+    /// All policies.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    /// The names of the policies that count for a registered stream, the highest first.
+    pub fn policies_of_stream(&self, stream: StreamId) -> Vec<Arc<str>> {
+        let Some(stream) = self.stream_by_id(stream) else {
+            return Vec::new();
+        };
+        let matching = self.policies.matching(stream.vhost, false, &stream.name);
+        matching
+            .into_iter()
+            .map(|policy| policy.name.clone())
+            .collect()
+    }
+
+    /// What bounds a registered stream: its declaration and the policies that match its name.
+    pub fn effective_limits(&self, stream: StreamId) -> StreamLimits {
+        let Some(stream) = self.stream_by_id(stream) else {
+            return StreamLimits::default();
+        };
+        let settings = self.policies.merged(stream.vhost, false, &stream.name);
+        settings.over(&StreamLimits {
+            auto_delete: stream.auto_delete,
+            ..stream.limits.clone()
+        })
+    }
+
+    /// How the members of a group share it: as the policies for its name say, else in shared mode.
+    pub fn group_mode(&self, vhost: VhostId, group: &str, _filter: &TopicFilter) -> Mode {
+        let settings = self.policies.merged(vhost, true, group);
+        settings.mode.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(name: &str, pattern: &str, priority: i64, settings: Settings) -> Policy {
+        Policy {
+            name: name.into(),
+            pattern: pattern.into(),
+            applies_to: AppliesTo::All,
+            priority,
+            settings,
+        }
+    }
+
+    #[test]
+    fn of_each_setting_the_highest_policy_that_has_it_counts() {
+        let mut policies = Policies::default();
+        let low = Settings {
+            mode: Some(Mode::Failover),
+            messages_max: Some(10),
+            ..Settings::default()
+        };
+        let high = Settings {
+            messages_max: Some(99),
+            ..Settings::default()
+        };
+        policies.put(VhostId(1), policy("low", "", 1, low)).unwrap();
+        policies
+            .put(VhostId(1), policy("high", "^jobs", 2, high))
+            .unwrap();
+        let merged = policies.merged(VhostId(1), false, "jobs.a");
+        assert_eq!(
+            (merged.mode, merged.messages_max),
+            (Some(Mode::Failover), Some(99))
+        );
+        let other = policies.merged(VhostId(1), false, "other");
+        assert_eq!(other.messages_max, Some(10));
+        assert_eq!(
+            policies.merged(VhostId(2), false, "jobs.a"),
+            Settings::default()
+        );
+    }
+
+    #[test]
+    fn a_declaration_counts_before_policies_and_the_lower_of_two_bounds() {
+        let settings = Settings {
+            mode: Some(Mode::KeyShared),
+            messages_max: Some(10),
+            bytes_max: Some(5),
+            ..Settings::default()
+        };
+        let declared = StreamLimits {
+            mode: Mode::Failover,
+            messages_max: Some(3),
+            ..StreamLimits::default()
+        };
+        let both = settings.over(&declared);
+        assert_eq!(
+            (both.mode, both.messages_max, both.bytes_max),
+            (Mode::Failover, Some(3), Some(5))
+        );
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_refused() {
+        let mut policies = Policies::default();
+        let refused = policies.put(VhostId(1), policy("bad", "(", 0, Settings::default()));
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::BadRequest);
+    }
+}
