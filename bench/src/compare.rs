@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use crate::brokers::{Broker, Place, Running};
-use crate::engine::EngineError;
+use crate::failure::EngineError;
 use crate::process;
 use crate::report::{BrokerInfo, Report};
-use crate::rows::{Kind, Row};
+use crate::row::{Feature, Kind, Row, Stage};
 use crate::sample::{Figure, Sample};
 use crate::target::Target;
-use crate::{flow, idle};
+use crate::{flow, idle, staged};
 
 /// How long a broker that has just started is left alone before its memory is read.
 const START_SETTLE: Duration = Duration::from_millis(500);
@@ -28,8 +28,14 @@ pub struct Extent {
 }
 
 impl Extent {
-    fn each_row(&self) -> impl Iterator<Item = (u32, &'static Row)> {
-        (0..self.rounds).flat_map(|round| self.rows.iter().map(move |row| (round, *row)))
+    /// Rounds, and in each the rows; stages of one load come together.
+    fn each_group(&self) -> impl Iterator<Item = (u32, Vec<&'static Row>)> {
+        let groups = || {
+            self.rows
+                .chunk_by(|a, b| a.group() == b.group())
+                .map(<[_]>::to_vec)
+        };
+        (0..self.rounds).flat_map(move |round| groups().map(move |rows| (round, rows)))
     }
 }
 
@@ -41,11 +47,13 @@ pub fn run(targets: &[Target], extent: &Extent) -> Report {
     });
     let mut report = Report::new(extent, names.collect());
     let mut runs = Runs::default();
-    for (round, row) in extent.each_row() {
-        for target in targets.iter().filter(|target| target.can_run(row)) {
-            let sample = runs.measure(target, row, extent.seconds);
-            tell(round, row, &target.name, &sample);
-            report.add(row, &target.name, sample);
+    for (round, rows) in extent.each_group() {
+        for target in targets {
+            let rows = able(&rows, &target.name, |row| target.lack(row), &mut report);
+            for (row, sample) in runs.measure(target, &rows, extent.seconds) {
+                tell(round, row, &target.name, &sample);
+                report.add(row, &target.name, sample);
+            }
         }
     }
     report
@@ -63,22 +71,41 @@ pub fn compare(brokers: &[Broker], extent: &Extent, place: &Place) -> Report {
     report.machine.file_system = process::file_system(&place.folder);
     let mut runs = Runs::default();
     let mut slots: Vec<Slot> = Vec::new();
-    for (round, row) in extent.each_row() {
-        if extent
-            .rows
-            .first()
-            .is_some_and(|first| first.name == row.name)
-        {
+    let mut begun = None;
+    for (round, rows) in extent.each_group() {
+        if begun != Some(round) {
+            begun = Some(round);
             slots.clear();
             slots.extend(brokers.iter().map(|broker| Slot::start(broker, place)));
         }
-        for slot in slots.iter_mut().filter(|slot| slot.can_run(row)) {
-            let sample = slot.measure(&mut runs, row, extent.seconds, place);
-            tell(round, row, slot.broker.name(), &sample);
-            report.add(row, slot.broker.name(), sample);
+        for slot in &mut slots {
+            let name = slot.broker.name();
+            let rows = able(&rows, name, |row| slot.lack(row), &mut report);
+            for (row, sample) in slot.measure(&mut runs, &rows, extent.seconds, place) {
+                tell(round, row, name, &sample);
+                report.add(row, name, sample);
+            }
         }
     }
     report
+}
+
+/// The rows that a broker can run; the report notes the others.
+fn able(
+    rows: &[&'static Row],
+    broker: &str,
+    lack: impl Fn(&Row) -> Option<Feature>,
+    report: &mut Report,
+) -> Vec<&'static Row> {
+    let mut able = rows.to_vec();
+    able.retain(|row| match lack(row) {
+        Some(feature) => {
+            report.leave_out(row, broker, feature);
+            false
+        }
+        None => true,
+    });
+    able
 }
 
 /// Numbers the runs, so that no two on one broker share names or stamps.
@@ -96,13 +123,32 @@ impl Default for Runs {
 }
 
 impl Runs {
-    fn measure(&mut self, target: &Target, row: &Row, seconds: f64) -> Sample {
+    fn number(&mut self) -> u32 {
         self.next = self.next.wrapping_add(1);
-        let sample = match row.kind {
-            Kind::Flow(flow) => flow::run(target, &flow, seconds, self.next),
-            Kind::Idle(protocol) => idle::run(target, protocol, self.next),
+        self.next
+    }
+
+    /// Runs one row, or stages of one load.
+    fn measure(
+        &mut self,
+        target: &Target,
+        rows: &[&'static Row],
+        seconds: f64,
+    ) -> Vec<(&'static Row, Sample)> {
+        let Some(first) = rows.first() else {
+            return Vec::new();
         };
-        sample.unwrap_or_else(|error: EngineError| Sample::failed(error))
+        let sample =
+            |result: Result<Sample, EngineError>| vec![result.unwrap_or_else(Sample::failed)];
+        let samples = match first.kind {
+            Kind::Flow(flow) => sample(flow::run(target, &flow, seconds, self.number())),
+            Kind::Idle(idle) => sample(idle::run(target, idle, self.number())),
+            Kind::Staged(staged, _) => {
+                let stages: Vec<Stage> = rows.iter().filter_map(|row| row.stage()).collect();
+                staged::run(target, &staged, &stages, seconds, || self.number())
+            }
+        };
+        rows.iter().copied().zip(samples).collect()
     }
 }
 
@@ -129,20 +175,26 @@ impl<'b> Slot<'b> {
     }
 
     /// A broker that does not run still gets the rows it might have, to show that it failed.
-    fn can_run(&self, row: &Row) -> bool {
+    fn lack(&self, row: &Row) -> Option<Feature> {
         match &self.running {
-            Ok(running) => running.target.can_run(row),
-            Err(_) => !(row.needs_amqp() && *self.broker == Broker::Mosquitto),
+            Ok(running) => running.target.lack(row),
+            Err(_) => {
+                let mut needs = row.needs().into_iter();
+                needs.find(|feature| self.broker.lacks().contains(feature))
+            }
         }
     }
 
     fn measure(
         &mut self,
         runs: &mut Runs,
-        row: &'static Row,
+        rows: &[&'static Row],
         seconds: f64,
         place: &Place,
-    ) -> Sample {
+    ) -> Vec<(&'static Row, Sample)> {
+        let Some(row) = rows.first().copied() else {
+            return Vec::new();
+        };
         // Memory that an earlier row left behind would hide what idle connections take, and the
         // memory they leave behind would weigh on the rows after them.
         if self
@@ -154,30 +206,34 @@ impl<'b> Slot<'b> {
         self.last = Some(row);
         let running = match &mut self.running {
             Ok(running) => running,
-            Err(error) => return Sample::failed(error),
+            Err(error) => {
+                let failed = |row: &&'static Row| (*row, Sample::failed(&*error));
+                return rows.iter().map(failed).collect();
+            }
         };
-        let mut sample = runs.measure(&running.target, row, seconds);
+        let mut samples = runs.measure(&running.target, rows, seconds);
         if row.is_idle() {
-            sample.set(
-                Figure::StartRssMib,
-                self.start_rss_kib.map(|kib| kib as f64 / 1024.0),
-            );
+            for (_, sample) in &mut samples {
+                let start_rss_mib = self.start_rss_kib.map(|kib| kib as f64 / 1024.0);
+                sample.set(Figure::StartRssMib, start_rss_mib);
+            }
         }
         if !running.is_alive() {
             let (name, log) = (self.broker.name(), running.last_words());
-            sample.error = Some(format!(
-                "{name} ended during this row; its last words:
-{log}"
-            ));
+            for (_, sample) in &mut samples {
+                sample.error = Some(format!(
+                    "{name} ended during this row; its last words:\n{log}"
+                ));
+            }
             *self = Self::start(self.broker, place);
         }
-        sample
+        samples
     }
 }
 
 fn tell(round: u32, row: &Row, broker: &str, sample: &Sample) {
     let figure = |figure| sample.figures.get(&figure).copied();
-    let mut line = format!("round {} {:<12} {:<10}", round + 1, row.name, broker);
+    let mut line = format!("round {} {:<16} {:<10}", round + 1, row.name, broker);
     if let Some(cpu_us) = figure(Figure::CpuUsPerMessage) {
         line += &format!(" {cpu_us:8.2} us/msg");
     }
@@ -186,6 +242,9 @@ fn tell(round: u32, row: &Row, broker: &str, sample: &Sample) {
     }
     if let Some(kib) = figure(Figure::KibPerConnection) {
         line += &format!(" {kib:8.1} KiB/connection");
+    }
+    if let Some(kib) = figure(Figure::KibPerChannel) {
+        line += &format!(" {kib:8.1} KiB/channel");
     }
     if !sample.faults.is_clean() {
         line += &format!(" ! {:?}", sample.faults);

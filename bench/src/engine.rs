@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
-use crate::lane::{Inbox, Lane, Receiver, Role, Score};
+use crate::failure::EngineError;
+use crate::lane::{Inbox, Lane, Role, Score};
 use crate::link::LinkError;
+use crate::receiver::Receiver;
 use crate::sequence::Faults;
 use crate::wire::Wire;
 use crate::{amqp, mqtt};
@@ -23,46 +26,10 @@ const EVENTS_MAX: usize = 1024;
 /// How long one wait for events may last.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Why a run ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// A connection failed.
-    #[error("{who}: {source}")]
-    Link {
-        /// Which connection, for people.
-        who: String,
-        /// What happened.
-        source: LinkError,
-    },
-    /// The system refused epoll.
-    #[error("epoll: {0}")]
-    Epoll(#[from] rustix::io::Errno),
-    /// The broker does not listen for what the row needs.
-    #[error("{broker} has no listener for {who}")]
-    NoListener {
-        /// The broker's name.
-        broker: String,
-        /// What would connect.
-        who: String,
-    },
-    /// Something took longer than it may.
-    #[error("{what} took longer than {:.1} s", limit.as_secs_f64())]
-    Late {
-        /// What was waited for.
-        what: &'static str,
-        /// How long.
-        limit: Duration,
-    },
-}
-
-impl EngineError {
-    fn link(role: Role, source: LinkError) -> Self {
-        Self::Link {
-            who: role.to_string(),
-            source,
-        }
-    }
-}
+/// How long a broker may take to close a connection after the goodbye.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+/// Marks events of the pace's timer; no connection has this number.
+const TIMER: u64 = u64::MAX;
 
 /// A connection's protocol.
 pub enum Client {
@@ -90,6 +57,8 @@ struct Link {
 /// All connections of one run.
 pub struct Engine {
     epoll: OwnedFd,
+    /// Wakes the loop of a paced run.
+    timer: Option<OwnedFd>,
     events: Vec<epoll::Event>,
     scratch: Vec<u8>,
     began: Instant,
@@ -111,6 +80,7 @@ impl Engine {
     pub fn new(run: u32) -> Result<Self, EngineError> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            timer: None,
             events: Vec::with_capacity(EVENTS_MAX),
             scratch: Vec::new(),
             began: Instant::now(),
@@ -153,9 +123,70 @@ impl Engine {
         self.receivers.push(receiver);
     }
 
+    /// Has the loop wake up at least once each `interval`, for lanes with a pace.
+    ///
+    /// # Errors
+    /// When the system refuses the timer.
+    pub fn wake_each(&mut self, interval: Duration) -> Result<(), EngineError> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let interval = Timespec {
+            tv_sec: interval.as_secs() as i64,
+            tv_nsec: interval.subsec_nanos().into(),
+        };
+        let spec = Itimerspec {
+            it_interval: interval,
+            it_value: interval,
+        };
+        rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &spec)?;
+        epoll::add(
+            &self.epoll,
+            &timer,
+            epoll::EventData::new_u64(TIMER),
+            epoll::EventFlags::IN,
+        )?;
+        self.timer = Some(timer);
+        Ok(())
+    }
+
+    /// Lets lane `number` send more messages than its quota was.
+    pub fn extend(&mut self, number: usize, messages: u64) {
+        self.lanes[number].extend(messages);
+    }
+
+    /// Messages that receiver `number` has.
+    pub fn arrived(&self, number: usize) -> u64 {
+        self.receivers[number].arrived()
+    }
+
     /// Connections that are not set up yet.
     pub fn unready(&self) -> usize {
         self.unready
+    }
+
+    /// Handles events until `done` and gives true, or false when messages neither arrive nor are
+    /// confirmed for `stall`.
+    ///
+    /// # Errors
+    /// As [`Engine::until`].
+    pub fn until_or_stalled(
+        &mut self,
+        what: &'static str,
+        limit: Duration,
+        stall: Duration,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> Result<bool, EngineError> {
+        let mut last = (0, Instant::now());
+        let mut stalled = false;
+        self.until(what, limit, |engine| {
+            let progress = engine.score.delivered + engine.score.confirmed;
+            if progress != last.0 {
+                last = (progress, Instant::now());
+            }
+            stalled = last.1.elapsed() > stall;
+            done(engine) || stalled
+        })?;
+        Ok(done(self))
     }
 
     /// Handles events until `done`, or fails after `limit`.
@@ -183,6 +214,11 @@ impl Engine {
         self.sending = sending;
     }
 
+    /// Whether all that is to be sent has been sent, received everywhere and confirmed.
+    pub fn is_done(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.is_done(&self.receivers))
+    }
+
     /// Whether all that was sent has been received everywhere and confirmed.
     pub fn is_drained(&self) -> bool {
         self.lanes
@@ -194,7 +230,7 @@ impl Engine {
     pub fn faults(&self) -> Faults {
         let mut faults = Faults::default();
         for receiver in &self.receivers {
-            faults.add(&receiver.faults(&self.lanes));
+            faults.add(&receiver.faults(|lane| self.lanes[lane].sent()));
         }
         faults
     }
@@ -220,11 +256,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Says goodbye and waits until the broker has closed a connection, which it must do
+    /// [MQTT-3.14.4-3 of MQTT 3.1.1], so that it knows this client to be away.
+    pub fn leave(mut self) {
+        self.say_goodbye();
+        // An error is what is waited for; without one the client is away when this returns.
+        let _ = self.until("leaving", LEAVE_LIMIT, |_| false);
+    }
+
     /// Says goodbye on MQTT connections, so that the broker logs no lost client.
     pub fn disconnect(mut self) {
+        self.say_goodbye();
+    }
+
+    fn say_goodbye(&mut self) {
         for Link { wire, client, .. } in &mut self.links {
             if let Client::Mqtt(_) = client {
-                mqtt::codec::disconnect(wire.out());
+                mqtt::encode::disconnect(wire.out());
                 // The run is over: a connection that fails now changes nothing.
                 let _ = wire.flush(&self.epoll);
             }
@@ -244,6 +292,13 @@ impl Engine {
             Err(error) => return Err(error.into()),
         }
         for event in &events {
+            if event.data.u64() == TIMER {
+                // Only a timer that was read expires again. There is nothing to do but wake up.
+                if let Some(timer) = &self.timer {
+                    let _ = rustix::io::read(timer, &mut [0; 8]);
+                }
+                continue;
+            }
             let number = event.data.u64() as usize;
             self.handle(number)
                 .map_err(|source| EngineError::link(self.links[number].role, source))?;
@@ -283,7 +338,7 @@ impl Engine {
                 Client::Mqtt(client) => u64::from(client.receive_max()),
                 Client::Amqp(_) => u64::MAX,
             };
-            let room = lane.room(&self.receivers, unconfirmed_max);
+            let room = lane.room(&self.receivers, unconfirmed_max, now_ns);
             if room == 0 || wire.pending_bytes() > OUT_MAX_BYTES {
                 continue;
             }

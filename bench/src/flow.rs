@@ -5,20 +5,20 @@
 use std::time::{Duration, Instant};
 
 use crate::amqp::script;
-use crate::engine::{Engine, EngineError};
-use crate::lane::{Lane, Receiver};
-use crate::process;
-use crate::rows::{Flow, Shape, Side};
-use crate::sample::{Figure, Sample};
-use crate::setup::{Names, consumer, publisher};
+use crate::cost::{Reading, Spent, tell_latencies};
+use crate::engine::Engine;
+use crate::failure::EngineError;
+use crate::lane::Lane;
+use crate::receiver::Receiver;
+use crate::row::{Flow, Shape, Side};
+use crate::sample::Sample;
+use crate::setup::{Names, SET_UP_LIMIT, consumer, publisher};
 use crate::target::Target;
 
-/// How long connections, queues and subscriptions may take.
-const SET_UP_LIMIT: Duration = Duration::from_secs(20);
 /// How long what is in flight may take to arrive after the last message was sent.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// A flow in which nothing arrives for so long is stalled.
-const STALL_LIMIT: Duration = Duration::from_secs(5);
+pub const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// Messages received in one row, at most.
 const DELIVERIES_MAX: u64 = 200_000_000;
 /// Part of the measured time that runs before it, unmeasured.
@@ -33,38 +33,48 @@ const WARM_UP_PART: f64 = 0.25;
 pub fn run(target: &Target, flow: &Flow, seconds: f64, run: u32) -> Result<Sample, EngineError> {
     let mut engine = Engine::new(run)?;
     let names = Names { run };
-    let (lanes, receivers) = match flow.shape {
-        Shape::Pairs(count) => (count, count),
-        Shape::FanOut(count) => (1, count),
-        Shape::FanIn(count) => (count, 1),
+    let (lanes, receivers, connections) = match flow.shape {
+        Shape::Pairs(count) => (count, count, count),
+        Shape::FanOut(count) => (1, count, count),
+        Shape::FanIn(count) => (count, 1, 1),
+        Shape::Shared(publishers, members) => (publishers, 1, members),
     };
-    let mut consumers = Vec::new();
-    for receiver in 0..receivers {
-        let hears = match flow.shape {
-            Shape::Pairs(_) => receiver..receiver + 1,
-            Shape::FanOut(_) | Shape::FanIn(_) => 0..lanes,
+    for number in 0..receivers {
+        let (hears, ordered) = match flow.shape {
+            Shape::Pairs(_) => (number..number + 1, true),
+            Shape::FanOut(_) | Shape::FanIn(_) => (0..lanes, true),
+            Shape::Shared(..) => (0..lanes, false),
         };
-        engine.add_receiver(Receiver::new(hears, lanes));
-        consumers.push(consumer(&mut engine, target, flow, &names, receiver)?);
+        let receiver = Receiver::new(hears, lanes, flow.payload_bytes);
+        engine.add_receiver(if ordered {
+            receiver
+        } else {
+            receiver.unordered()
+        });
+    }
+    let mut consumers = Vec::new();
+    for number in 0..connections {
+        consumers.push(consumer(&mut engine, target, flow, &names, number)?);
     }
     engine.until("setting up the consumers", SET_UP_LIMIT, |engine| {
         engine.unready() == 0
     })?;
-    for lane in 0..lanes {
+    let interval = flow.per_second.map(|rate| Duration::from_secs(1) / rate);
+    if let Some(interval) = interval {
+        engine.wake_each(interval)?;
+    }
+    for number in 0..lanes {
         let heard_by = match flow.shape {
-            Shape::Pairs(_) => lane..lane + 1,
-            Shape::FanOut(_) | Shape::FanIn(_) => 0..receivers,
+            Shape::Pairs(_) => number..number + 1,
+            Shape::FanOut(_) | Shape::FanIn(_) | Shape::Shared(..) => 0..receivers,
         };
-        let (link, template) = publisher(&mut engine, target, flow, &names, lane)?;
+        let (link, template) = publisher(&mut engine, target, flow, &names, number)?;
         let confirmed = flow.publish.is_confirmed();
-        engine.add_lane(Lane::new(
-            lane,
-            link,
-            template,
-            flow.window,
-            confirmed,
-            heard_by,
-        ));
+        let mut lane = Lane::new(number, link, template, flow.window, confirmed, heard_by);
+        if let Some(interval) = interval {
+            lane = lane.paced(interval.as_nanos() as u64);
+        }
+        engine.add_lane(lane);
     }
     engine.until("setting up the publishers", SET_UP_LIMIT, |engine| {
         engine.unready() == 0
@@ -82,17 +92,15 @@ fn measure(engine: &mut Engine, target: &Target, seconds: f64) -> Result<Sample,
         sample.error = Some("stalled".to_owned());
     }
 
-    let before = Reading::take(target);
-    let (began, delivered) = (Instant::now(), engine.score.delivered);
+    let before = Reading::before(target);
+    let delivered = engine.score.delivered;
     engine.score.recording = true;
     if sample.error.is_none() && !steady(engine, seconds)? {
         sample.error = Some("stalled".to_owned());
     }
     engine.score.recording = false;
-    let elapsed = began.elapsed();
-    let messages = (engine.score.delivered - delivered) as f64;
-    // The second reading opens with the processor time, so that little else falls into it.
-    let after = Reading::take(target);
+    let messages = engine.score.delivered - delivered;
+    let after = Reading::after(target);
     engine.send(false);
 
     match engine.until(
@@ -105,88 +113,26 @@ fn measure(engine: &mut Engine, target: &Target, seconds: f64) -> Result<Sample,
         Err(error) => return Err(error),
     }
     sample.faults = engine.faults();
-    sample.set(Figure::MessagesPerSecond, messages / elapsed.as_secs_f64());
-    let us = |histogram: &crate::histogram::Histogram, q| {
-        histogram.quantile_ns(q).map(|ns| ns as f64 / 1000.0)
-    };
-    sample.set(Figure::DeliveryP50Us, us(&engine.score.delivery, 0.50));
-    sample.set(Figure::DeliveryP99Us, us(&engine.score.delivery, 0.99));
-    sample.set(Figure::ConfirmP50Us, us(&engine.score.confirmation, 0.50));
-    sample.set(Figure::ConfirmP99Us, us(&engine.score.confirmation, 0.99));
-    costs(&mut sample, &before, &after, messages, elapsed);
+    let mut spent = Spent::default();
+    spent.add(&before, &after, messages);
+    spent.tell(&mut sample);
+    tell_latencies(&engine.score, &mut sample);
     Ok(sample)
 }
 
 /// Lets the flow run for `seconds`; false when it stalled before.
 fn steady(engine: &mut Engine, seconds: f64) -> Result<bool, EngineError> {
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let mut last = (engine.score.delivered, Instant::now());
-    let mut stalled = false;
-    let limit = Duration::from_secs_f64(seconds) + STALL_LIMIT;
-    engine.until("a measured phase", limit, |engine| {
-        let now = Instant::now();
-        if engine.score.delivered != last.0 {
-            last = (engine.score.delivered, now);
-        }
-        stalled = now - last.1 > STALL_LIMIT;
-        stalled || now >= end || engine.score.delivered >= DELIVERIES_MAX
-    })?;
-    Ok(!stalled)
-}
-
-/// What is read of the broker and the machine before and after.
-struct Reading {
-    broker: Option<process::Usage>,
-    own_cpu_us: Option<u64>,
-    machine_busy_us: Option<u64>,
-    syncs: Option<f64>,
-}
-
-impl Reading {
-    fn take(target: &Target) -> Self {
-        Self {
-            broker: target.pid.and_then(process::usage),
-            own_cpu_us: process::own_cpu_us(),
-            machine_busy_us: process::machine_busy_us(),
-            syncs: target.syncs(),
-        }
-    }
-}
-
-fn costs(sample: &mut Sample, before: &Reading, after: &Reading, messages: f64, elapsed: Duration) {
-    let syncs = before
-        .syncs
-        .zip(after.syncs)
-        .map(|(a, b)| (b - a) / messages);
-    sample.set(Figure::SyncsPerMessage, syncs);
-    let difference =
-        |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| b.saturating_sub(a) as f64);
-    let own = difference(before.own_cpu_us, after.own_cpu_us);
-    sample.set(
-        Figure::GeneratorCpuUsPerMessage,
-        own.map(|own| own / messages),
-    );
-    let Some((old, new)) = before.broker.zip(after.broker) else {
-        return;
-    };
-    let broker_us = new.cpu_us.saturating_sub(old.cpu_us) as f64;
-    sample.set(Figure::CpuUsPerMessage, broker_us / messages);
-    sample.set(Figure::RssMib, new.rss_kib as f64 / 1024.0);
-    let written = old.written_bytes.zip(new.written_bytes);
-    let written = written.map(|(a, b)| b.saturating_sub(a) as f64 / messages);
-    sample.set(Figure::WrittenBytesPerMessage, written);
-    let busy = difference(before.machine_busy_us, after.machine_busy_us);
-    let cores = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
-    let others = busy
-        .zip(own)
-        .map(|(busy, own)| (busy - own - broker_us).max(0.0));
-    let share = others.map(|others| others / (elapsed.as_micros() as f64 * cores));
-    sample.set(Figure::OthersCpuShare, share);
+    let length = Duration::from_secs_f64(seconds);
+    let end = Instant::now() + length;
+    let limit = length + STALL_LIMIT;
+    engine.until_or_stalled("a measured phase", limit, STALL_LIMIT, |engine| {
+        Instant::now() >= end || engine.score.delivered >= DELIVERIES_MAX
+    })
 }
 
 /// Deletes what would outlive the connections. A failure here spoils no figure; it is noted.
 fn tidy(mut engine: Engine, flow: &Flow, names: &Names, consumers: &[usize], sample: &mut Sample) {
-    if flow.consume == (Side::Amqp { durable: true }) {
+    if matches!(flow.consume, Side::Amqp(queue) if queue.is_durable()) {
         let deleted = consumers
             .iter()
             .enumerate()
@@ -210,28 +156,33 @@ mod tests {
     use super::*;
     use crate::fake_broker::{Fault, start};
     use crate::mqtt::codec::Version;
+    use crate::sample::Figure;
     use crate::sequence::Faults;
 
     const Q0: Side = Side::Mqtt(Version::V311, 0);
+    const Q1: Side = Side::Mqtt(Version::V311, 1);
+    const Q2: Side = Side::Mqtt(Version::V311, 2);
 
-    fn sample(fault: Fault, shape: Shape) -> Sample {
+    fn sample(fault: Fault, flow: &Flow) -> Sample {
         let target = Target {
             mqtt: Some(start(fault)),
             ..Target::default()
         };
-        let flow = Flow {
-            shape,
-            publish: Q0,
-            consume: Q0,
-            window: 4,
-        };
-        run(&target, &flow, 0.1, 1).unwrap()
+        run(&target, flow, 0.1, 1).unwrap()
     }
 
     #[test]
     fn a_clean_run_counts_messages_and_latencies() {
-        for shape in [Shape::Pairs(2), Shape::FanOut(3)] {
-            let sample = sample(Fault::None, shape);
+        for flow in [
+            Flow::new(Shape::Pairs(2), Q0, Q0, 4),
+            Flow::new(Shape::Pairs(1), Q1, Q1, 4),
+            Flow::new(Shape::Pairs(1), Q2, Q2, 4),
+            Flow::new(Shape::FanOut(3), Q0, Q0, 4),
+            Flow::new(Shape::FanIn(3), Q0, Q0, 4),
+            Flow::new(Shape::Shared(1, 4), Q1, Q1, 4),
+            Flow::new(Shape::Pairs(1), Q0, Q0, 4).of_16_kib(),
+        ] {
+            let sample = sample(Fault::None, &flow);
             assert!(sample.is_clean(), "{sample:?}");
             assert!(sample.figures[&Figure::MessagesPerSecond] > 0.0);
             let p50 = sample.figures[&Figure::DeliveryP50Us];
@@ -242,7 +193,8 @@ mod tests {
     #[test]
     fn what_a_broker_breaks_is_counted() {
         let check = |fault, expected| {
-            assert_eq!(sample(fault, Shape::Pairs(1)).faults, expected);
+            let flow = Flow::new(Shape::Pairs(1), Q0, Q0, 4);
+            assert_eq!(sample(fault, &flow).faults, expected);
         };
         check(
             Fault::Lose(3),
@@ -269,17 +221,37 @@ mod tests {
 
     #[test]
     fn a_loss_is_counted_at_every_receiver() {
-        assert_eq!(sample(Fault::Lose(3), Shape::FanOut(3)).faults.lost, 3);
+        let flow = Flow::new(Shape::FanOut(3), Q0, Q0, 4);
+        assert_eq!(sample(Fault::Lose(3), &flow).faults.lost, 3);
+    }
+
+    #[test]
+    fn an_open_loop_keeps_its_rate() {
+        let flow = Flow::new(Shape::Pairs(1), Q0, Q0, 1).open_loop(2_000);
+        let sample = sample(Fault::None, &flow);
+        assert!(sample.is_clean(), "{sample:?}");
+        let rate = sample.figures[&Figure::MessagesPerSecond];
+        // A closed loop would be far above, whatever the machine.
+        assert!(rate < 20_000.0, "{rate}");
+    }
+
+    #[test]
+    fn what_a_broker_refuses_is_an_error_with_its_reason() {
+        let target = Target {
+            mqtt: Some(start(Fault::GrantQos0)),
+            ..Target::default()
+        };
+        let error = run(&target, &Flow::new(Shape::Pairs(1), Q2, Q2, 4), 0.1, 1);
+        let error = error.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "receiver 0: the broker grants QoS 0 where 2 was asked for"
+        );
     }
 
     #[test]
     fn a_broker_without_the_protocol_is_an_error() {
-        let flow = Flow {
-            shape: Shape::Pairs(1),
-            publish: Q0,
-            consume: Q0,
-            window: 1,
-        };
+        let flow = Flow::new(Shape::Pairs(1), Q0, Q0, 1);
         let error = run(&Target::default(), &flow, 0.1, 1).unwrap_err();
         assert!(matches!(error, EngineError::NoListener { .. }), "{error}");
     }

@@ -42,6 +42,17 @@ pub enum LinkError {
         /// The broker's words, where the protocol has room for them.
         text: String,
     },
+    /// The broker grants a lower QoS than the row is about.
+    #[error("the broker grants QoS {granted} where {asked} was asked for")]
+    Granted {
+        /// What was asked for.
+        asked: u8,
+        /// What is granted.
+        granted: u8,
+    },
+    /// The broker has not kept a session that should have stayed.
+    #[error("the broker has not kept the session")]
+    NoSession,
     /// The broker sent bytes that are not MQTT.
     #[error("the broker's MQTT is malformed: {0}")]
     Mqtt(#[from] mqtt::codec::DecodeError),

@@ -7,7 +7,9 @@
 mod amqp;
 mod brokers;
 mod compare;
+mod cost;
 mod engine;
+mod failure;
 #[cfg(test)]
 mod fake_broker;
 mod flow;
@@ -16,12 +18,17 @@ mod idle;
 mod lane;
 mod link;
 mod mqtt;
+mod numbers;
+mod pace;
 mod process;
+mod receiver;
 mod report;
+mod row;
 mod rows;
 mod sample;
 mod sequence;
 mod setup;
+mod staged;
 mod table;
 mod target;
 mod window;
@@ -63,7 +70,7 @@ enum Command {
 
 #[derive(Args)]
 struct ExtentArgs {
-    /// Rows to run, by name; all when left out.
+    /// Rows to run, by name (`m-offline` is short for all its stages); all when left out.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
     /// Measured seconds per row, broker and round.
@@ -130,10 +137,12 @@ fn main() -> ExitCode {
         Command::Run(args) => run_command(args),
         Command::Rows => {
             for row in rows::ROWS {
-                let aim = row.aim.map_or_else(String::new, |aim| {
-                    format!(" (aim: {} of {}'s CPU)", aim.at_most, aim.peer)
-                });
-                println!("{:<12} {}{aim}", row.name, row.meaning);
+                let aims: Vec<String> = row.aims.iter().map(ToString::to_string).collect();
+                let aims = match aims.join(", ") {
+                    none if none.is_empty() => none,
+                    some => format!(" (aim: {some})"),
+                };
+                println!("{:<16} {}{}", row.name, row.meaning, aims);
             }
             Ok(ExitCode::SUCCESS)
         }

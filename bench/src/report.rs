@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::compare::Extent;
-use crate::lane::PAYLOAD_BYTES;
-use crate::rows::Row;
+use crate::row::{Aim, Feature, Row, SMALL_BYTES};
 use crate::sample::{Figure, Sample, median};
 
 /// The broker that is measured against its peers.
@@ -60,17 +59,50 @@ impl Entry {
     }
 }
 
-/// Processor time per message as a part of a peer's, in the same rounds.
+/// A figure of ours beside a peer's in the same rounds, or beside an aim that is an amount.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     /// The row.
     pub row: &'static str,
-    /// The peer.
-    pub peer: String,
-    /// Ours divided by the peer's.
-    pub of_cpu: f64,
-    /// What it should be at most, where there is an aim for this peer.
+    /// The figure.
+    pub figure: Figure,
+    /// The peer, when there is one.
+    pub peer: Option<String>,
+    /// Our median.
+    pub ours: Option<f64>,
+    /// The peer's median.
+    pub theirs: Option<f64>,
+    /// What the aim is held against: ours divided by the peer's, or ours alone.
+    pub value: Option<f64>,
+    /// What it should be at most, where there is an aim.
     pub aim: Option<f64>,
+    /// How that came out.
+    pub verdict: Option<Verdict>,
+}
+
+/// What became of an aim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// At or below.
+    Met,
+    /// Above.
+    Missed,
+    /// A side lost, repeated or reordered messages, or failed.
+    NotClean,
+    /// There is no figure to hold against it.
+    Unmeasured,
+}
+
+/// A row that was not run on a broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The row.
+    pub row: &'static str,
+    /// The broker.
+    pub broker: String,
+    /// What it lacks.
+    pub why: &'static str,
 }
 
 /// The whole result.
@@ -82,12 +114,14 @@ pub struct Report {
     pub rounds: u32,
     /// Measured seconds per row, broker and round.
     pub seconds: f64,
-    /// Bytes of every message's payload.
+    /// Bytes of a message's payload where the row does not say otherwise.
     pub payload_bytes: usize,
     /// Who took part, in the order of the table's lines.
     pub brokers: Vec<BrokerInfo>,
     /// All samples.
     pub entries: Vec<Entry>,
+    /// What a broker was spared because it lacks a feature of a protocol it speaks.
+    pub left_out: Vec<LeftOut>,
     /// What was run, in this order.
     #[serde(skip)]
     pub rows: Vec<&'static Row>,
@@ -110,9 +144,10 @@ impl Report {
             machine,
             rounds: extent.rounds,
             seconds: extent.seconds,
-            payload_bytes: PAYLOAD_BYTES,
+            payload_bytes: SMALL_BYTES,
             brokers,
             entries: Vec::new(),
+            left_out: Vec::new(),
             rows: extent.rows.clone(),
         }
     }
@@ -134,6 +169,20 @@ impl Report {
         }
     }
 
+    /// Notes that a broker lacks what a row needs. That it does not speak the protocol at all
+    /// goes without saying.
+    pub fn leave_out(&mut self, row: &Row, broker: &str, feature: Feature) {
+        let left_out = LeftOut {
+            row: row.name,
+            broker: broker.to_owned(),
+            why: feature.absence(),
+        };
+        let unsaid = matches!(feature, Feature::Mqtt | Feature::Amqp);
+        if !unsaid && !self.left_out.contains(&left_out) {
+            self.left_out.push(left_out);
+        }
+    }
+
     /// Whether every message of every row arrived once and in order.
     pub fn is_clean(&self) -> bool {
         self.entries.iter().all(Entry::is_clean)
@@ -146,31 +195,61 @@ impl Report {
             .find(|entry| entry.row == row && entry.broker == broker)
     }
 
-    /// Our processor time per message against each peer's, row by row.
+    /// Our processor time per message against each peer's, and every aim, row by row.
     pub fn ratios(&self) -> Vec<Ratio> {
+        let peers = || self.brokers.iter().filter(|info| info.name != SUBJECT);
         let mut ratios = Vec::new();
         for row in &self.rows {
-            let cpu = |broker: &str| {
-                self.entry(row.name, broker)?
-                    .median(Figure::CpuUsPerMessage)
+            let Some(ours) = self.entry(row.name, SUBJECT) else {
+                continue;
             };
-            let Some(ours) = cpu(SUBJECT) else { continue };
-            for BrokerInfo { name, .. } in self.brokers.iter().filter(|info| info.name != SUBJECT) {
-                if let Some(theirs) = cpu(name).filter(|theirs| *theirs > 0.0) {
-                    let aim = row
-                        .aim
-                        .filter(|aim| aim.peer == name)
-                        .map(|aim| aim.at_most);
-                    ratios.push(Ratio {
-                        row: row.name,
-                        peer: name.clone(),
-                        of_cpu: ours / theirs,
-                        aim,
-                    });
+            for BrokerInfo { name, .. } in peers() {
+                let cpu = Figure::CpuUsPerMessage;
+                let aimed = |aim: &&Aim| aim.figure == cpu && aim.peer == Some(name);
+                if row.aims.iter().find(aimed).is_none() {
+                    let ratio = self.ratio(ours, cpu, Some(name), None);
+                    ratios.extend(ratio.value.is_some().then_some(ratio));
+                }
+            }
+            for aim in row.aims {
+                if aim
+                    .peer
+                    .is_none_or(|peer| peers().any(|info| info.name == peer))
+                {
+                    ratios.push(self.ratio(ours, aim.figure, aim.peer, Some(aim.at_most)));
                 }
             }
         }
         ratios
+    }
+
+    fn ratio(&self, entry: &Entry, figure: Figure, peer: Option<&str>, aim: Option<f64>) -> Ratio {
+        let other = peer.and_then(|peer| self.entry(entry.row, peer));
+        let ours = entry.median(figure);
+        let theirs = other.and_then(|other| other.median(figure));
+        let value = match peer {
+            Some(_) => ours
+                .zip(theirs.filter(|theirs| *theirs > 0.0))
+                .map(|(ours, theirs)| ours / theirs),
+            None => ours,
+        };
+        let clean = entry.is_clean() && other.is_none_or(Entry::is_clean);
+        let verdict = aim.map(|aim| match value {
+            None => Verdict::Unmeasured,
+            Some(_) if !clean => Verdict::NotClean,
+            Some(value) if value <= aim => Verdict::Met,
+            Some(_) => Verdict::Missed,
+        });
+        Ratio {
+            row: entry.row,
+            figure,
+            peer: peer.map(str::to_owned),
+            ours,
+            theirs,
+            value,
+            aim,
+            verdict,
+        }
     }
 
     /// The report as JSON: the fields of this type, medians and ratios.
@@ -235,22 +314,54 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_and_know_the_aim() {
+    fn ratios_are_of_medians_and_held_against_the_aim() {
+        let mut report = report();
+        let [idle, cpu] = report.ratios().try_into().unwrap();
         let expected = Ratio {
             row: "m-p2p-q0",
-            peer: "mosquitto".into(),
-            of_cpu: 0.4,
-            aim: Some(0.5),
+            figure: Figure::CpuUsPerMessage,
+            peer: Some("mosquitto".into()),
+            ours: Some(2.0),
+            theirs: Some(5.0),
+            value: Some(0.4),
+            aim: Some(0.2),
+            verdict: Some(Verdict::Missed),
         };
-        assert_eq!(report().ratios(), [expected]);
+        assert_eq!(cpu, expected);
+        // An aim that is an amount, on a row that failed.
+        assert_eq!((idle.row, idle.peer), ("m-idle", None));
+        assert_eq!(idle.verdict, Some(Verdict::Unmeasured));
+        report.add(report.rows[1], "mosquitto", Sample::failed("gone"));
+        assert_eq!(report.ratios()[1].verdict, Some(Verdict::NotClean));
+    }
+
+    #[test]
+    fn a_missing_feature_is_noted_once_and_is_no_fault() {
+        let mut report = report();
+        report.entries.clear();
+        let row = report.rows[1];
+        for feature in [Feature::Qos2, Feature::Qos2, Feature::Mqtt] {
+            report.leave_out(row, "rabbitmq", feature);
+        }
+        assert!(report.is_clean());
+        let table = report.table();
+        let note = "not run: m-p2p-q0 on rabbitmq: no QoS 2 to subscribers";
+        assert_eq!(table.matches("not run").count(), 1, "{table}");
+        assert!(table.contains(note), "{table}");
     }
 
     #[test]
     fn the_table_marks_what_was_not_clean_and_shows_what_failed() {
         let mut report = report();
         let table = report.table();
-        assert!(
-            table.contains("m-p2p-q0         mosquitto  0.400  <= 0.50  met"),
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let ratio = table
+            .lines()
+            .map(words)
+            .find(|line| line.ends_with("missed"));
+        assert_eq!(
+            ratio.as_deref(),
+            Some("m-p2p-q0 CPU us/msg 2.00 mosquitto 5.00 0.400 <= 0.20 missed"),
             "{table}"
         );
         assert!(table.contains("anabranch !"), "{table}");
@@ -281,7 +392,7 @@ mod tests {
         let json = report().json();
         assert_eq!(json["medians"][0]["figures"]["cpu_us_per_message"], 2.0);
         assert_eq!(json["entries"][0]["samples"].as_array().unwrap().len(), 3);
-        assert_eq!(json["ratios"][0]["of_cpu"], 0.4);
+        assert_eq!(json["ratios"][1]["value"], 0.4);
         assert_eq!(json["medians"][2]["clean"], false);
     }
 }

@@ -36,11 +36,39 @@ pub enum Figure {
     KibPerConnection,
     /// Connections set up per second.
     ConnectionsPerSecond,
+    /// Resident memory per idle channel, KiB.
+    KibPerChannel,
+    /// Channels opened per second.
+    ChannelsPerSecond,
     /// Processor time of this program per message received, microseconds: what it could send and
     /// receive at most is one second divided by this.
     GeneratorCpuUsPerMessage,
     /// Part of the machine's processors that neither broker nor generator used, but others did.
     OthersCpuShare,
+}
+
+impl Figure {
+    /// Its name in tables.
+    pub fn words(self) -> &'static str {
+        match self {
+            Figure::CpuUsPerMessage => "CPU us/msg",
+            Figure::MessagesPerSecond => "msg/s",
+            Figure::DeliveryP50Us => "p50 us",
+            Figure::DeliveryP99Us => "p99 us",
+            Figure::ConfirmP50Us => "confirm p50",
+            Figure::ConfirmP99Us => "confirm p99",
+            Figure::RssMib => "RSS MiB",
+            Figure::WrittenBytesPerMessage => "written B/msg",
+            Figure::SyncsPerMessage => "syncs/msg",
+            Figure::StartRssMib => "start RSS MiB",
+            Figure::KibPerConnection => "KiB/connection",
+            Figure::ConnectionsPerSecond => "connections/s",
+            Figure::KibPerChannel => "KiB/channel",
+            Figure::ChannelsPerSecond => "channels/s",
+            Figure::GeneratorCpuUsPerMessage => "generator",
+            Figure::OthersCpuShare => "others",
+        }
+    }
 }
 
 /// One measurement.

@@ -88,7 +88,6 @@ impl Faults {
 }
 
 /// What one receiver has seen of one sender.
-#[derive(Default)]
 pub struct Track {
     /// One above the highest sequence number seen.
     next: u64,
@@ -99,6 +98,17 @@ pub struct Track {
 }
 
 impl Track {
+    /// Nothing has arrived, and nothing before `first` is to.
+    pub fn starting_at(first: u64) -> Self {
+        Self {
+            next: first,
+            missing: BTreeSet::new(),
+            missing_uncounted: 0,
+            repeated: 0,
+            reordered: 0,
+        }
+    }
+
     /// Notes that the message numbered `sequence` has arrived.
     #[inline]
     pub fn see(&mut self, sequence: u64) {
@@ -131,6 +141,12 @@ impl Track {
         self.next
     }
 
+    /// One above the highest number seen, less the numbers below it that are missing.
+    #[inline]
+    pub fn arrived_below(&self) -> u64 {
+        self.next - self.missing.len() as u64 - self.missing_uncounted
+    }
+
     /// The faults so far, when the sender has sent `sent` messages in all.
     pub fn faults(&self, sent: u64) -> Faults {
         let tail = sent.saturating_sub(self.next);
@@ -148,7 +164,7 @@ mod tests {
     use super::*;
 
     fn check(arrivals: &[u64], sent: u64, expected: Faults) {
-        let mut track = Track::default();
+        let mut track = Track::starting_at(0);
         arrivals.iter().for_each(|sequence| track.see(*sequence));
         assert_eq!(track.faults(sent), expected, "{arrivals:?}");
     }
@@ -216,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_huge_gap_is_counted_without_being_stored() {
-        let mut track = Track::default();
+        let mut track = Track::starting_at(0);
         track.see(10_000_000_000);
         assert_eq!(track.missing.len(), MISSING_MAX);
         assert_eq!(track.faults(10_000_000_001).lost, 10_000_000_000);

@@ -2,8 +2,8 @@
 //!
 //! Owns columns and alignment. Never computes a figure. Next: `report.rs`.
 
-use crate::report::{BrokerInfo, Entry, Machine, Ratio, Report};
-use crate::rows::Row;
+use crate::report::{BrokerInfo, Entry, LeftOut, Machine, Ratio, Report, Verdict};
+use crate::row::{Kind, Row};
 use crate::sample::Figure;
 
 /// Above this part of the machine used by others, figures are marked as disturbed.
@@ -18,7 +18,7 @@ impl Report {
             file_system,
         } = &self.machine;
         let mut text = format!(
-            "{} rounds of {} s per row, medians; {} byte payloads; {cores} cores, Linux {}, {}\n",
+            "{} rounds of {} s per row, medians; {} byte payloads (16k: 16384); {cores} cores, Linux {}, {}\n",
             self.rounds,
             self.seconds,
             self.payload_bytes,
@@ -51,7 +51,11 @@ impl Report {
     /// One table: the rows that have any of its figures.
     fn part(&self, title: &str, columns: &[Column], text: &mut String) {
         let mut lines = vec![[title, "broker"].map(str::to_owned).to_vec()];
-        lines[0].extend(columns.iter().map(|column| column.heading.to_owned()));
+        lines[0].extend(
+            columns
+                .iter()
+                .map(|column| column.figure.words().to_owned()),
+        );
         for row in &self.rows {
             for entry in self
                 .brokers
@@ -84,28 +88,41 @@ impl Report {
     }
 
     fn ratio_part(&self, text: &mut String) {
-        let headings = ["CPU per message", "of", "ratio", "aim", ""].map(str::to_owned);
-        let mut lines = vec![headings.to_vec()];
-        for Ratio {
-            row,
-            peer,
-            of_cpu,
-            aim,
-        } in self.ratios()
-        {
-            let (aim, met) = match aim {
-                Some(aim) => (
-                    format!("<= {aim:.2}"),
-                    if of_cpu <= aim { "met" } else { "missed" },
-                ),
-                None => (String::new(), ""),
-            };
-            lines.push(vec![
-                row.to_owned(),
+        let headings = [
+            "ratios and aims",
+            "figure",
+            "ours",
+            "of",
+            "theirs",
+            "value",
+            "aim",
+            "",
+        ];
+        let mut lines = vec![headings.map(str::to_owned).to_vec()];
+        let number = |value: &Option<f64>, decimals: usize| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+        };
+        for ratio in self.ratios() {
+            let Ratio {
+                row,
+                figure,
                 peer,
-                format!("{of_cpu:.3}"),
+                ours,
+                theirs,
+                value,
                 aim,
-                met.to_owned(),
+                verdict,
+            } = &ratio;
+            lines.push(vec![
+                (*row).to_owned(),
+                figure.words().to_owned(),
+                number(ours, 2),
+                peer.clone().unwrap_or_default(),
+                peer.as_ref()
+                    .map_or_else(String::new, |_| number(theirs, 2)),
+                number(value, 3),
+                aim.map_or_else(String::new, |aim| format!("<= {aim:.2}")),
+                verdict.map_or("", words).to_owned(),
             ]);
         }
         if lines.len() > 1 {
@@ -134,6 +151,9 @@ impl Report {
                 *text += sample.error.as_deref().unwrap_or("");
             }
         }
+        for LeftOut { row, broker, why } in &self.left_out {
+            *text += &format!("\nnot run: {row} on {broker}: {why}");
+        }
         let shares = self
             .entries
             .iter()
@@ -152,8 +172,16 @@ impl Report {
     }
 }
 
+fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Met => "met",
+        Verdict::Missed => "missed",
+        Verdict::NotClean => "not clean",
+        Verdict::Unmeasured => "not measured",
+    }
+}
+
 struct Column {
-    heading: &'static str,
     figure: Figure,
     decimals: usize,
 }
@@ -168,40 +196,39 @@ impl Column {
 
     /// Whether a row that failed belongs in the table whose first column this is.
     fn holds(&self, row: &Row) -> bool {
-        row.is_idle() == (self.figure == Figure::StartRssMib)
+        let idle = matches!(row.kind, Kind::Idle(_));
+        idle == (self.figure == Figure::StartRssMib)
     }
 }
 
-const fn column(heading: &'static str, figure: Figure, decimals: usize) -> Column {
-    Column {
-        heading,
-        figure,
-        decimals,
-    }
+const fn column(figure: Figure, decimals: usize) -> Column {
+    Column { figure, decimals }
 }
 
 const TABLES: [(&str, &[Column]); 2] = [
     (
         "messages",
         &[
-            column("CPU us/msg", Figure::CpuUsPerMessage, 2),
-            column("msg/s", Figure::MessagesPerSecond, 0),
-            column("p50 us", Figure::DeliveryP50Us, 0),
-            column("p99 us", Figure::DeliveryP99Us, 0),
-            column("confirm p50", Figure::ConfirmP50Us, 0),
-            column("confirm p99", Figure::ConfirmP99Us, 0),
-            column("generator", Figure::GeneratorCpuUsPerMessage, 2),
-            column("RSS MiB", Figure::RssMib, 1),
-            column("written B/msg", Figure::WrittenBytesPerMessage, 0),
-            column("syncs/msg", Figure::SyncsPerMessage, 4),
+            column(Figure::CpuUsPerMessage, 2),
+            column(Figure::MessagesPerSecond, 0),
+            column(Figure::DeliveryP50Us, 0),
+            column(Figure::DeliveryP99Us, 0),
+            column(Figure::ConfirmP50Us, 0),
+            column(Figure::ConfirmP99Us, 0),
+            column(Figure::GeneratorCpuUsPerMessage, 2),
+            column(Figure::RssMib, 1),
+            column(Figure::WrittenBytesPerMessage, 0),
+            column(Figure::SyncsPerMessage, 4),
         ],
     ),
     (
         "memory",
         &[
-            column("start RSS MiB", Figure::StartRssMib, 1),
-            column("KiB/connection", Figure::KibPerConnection, 1),
-            column("connections/s", Figure::ConnectionsPerSecond, 0),
+            column(Figure::StartRssMib, 1),
+            column(Figure::KibPerConnection, 1),
+            column(Figure::ConnectionsPerSecond, 0),
+            column(Figure::KibPerChannel, 1),
+            column(Figure::ChannelsPerSecond, 0),
         ],
     ),
 ];

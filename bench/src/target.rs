@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::rows::Row;
+use crate::row::{Feature, Row};
 
 /// How long one connection or answer on the control side may take.
 const CONTROL_LIMIT: Duration = Duration::from_secs(5);
@@ -21,10 +21,10 @@ pub struct Target {
     pub name: String,
     /// MQTT listener.
     pub mqtt: Option<SocketAddr>,
-    /// Whether it speaks MQTT 5.
-    pub mqtt5: bool,
     /// AMQP listener.
     pub amqp: Option<SocketAddr>,
+    /// What it is known to lack beyond a listener: rows that need it are left out.
+    pub lacks: Vec<Feature>,
     /// HTTP listener with `/metrics`.
     pub http: Option<SocketAddr>,
     /// Root of its processes; without it nothing is said of its cost.
@@ -53,7 +53,6 @@ impl std::str::FromStr for Target {
         let (name, parts) = text.split_once('=').ok_or_else(|| wrong(text))?;
         let mut target = Target {
             name: name.to_owned(),
-            mqtt5: true,
             ..Target::default()
         };
         for part in parts.split(',') {
@@ -68,7 +67,7 @@ impl std::str::FromStr for Target {
                     let (user, password) = value.split_once(':').ok_or_else(|| wrong(part))?;
                     target.login = Some((user.to_owned(), password.to_owned()));
                 }
-                "mqtt311" => target.mqtt5 = false,
+                "mqtt311" => target.lacks.push(Feature::Mqtt5),
                 _ => return Err(wrong(part)),
             }
         }
@@ -77,11 +76,16 @@ impl std::str::FromStr for Target {
 }
 
 impl Target {
-    /// Whether the broker speaks what a row needs.
-    pub fn can_run(&self, row: &Row) -> bool {
-        (!row.needs_mqtt() || self.mqtt.is_some())
-            && (!row.needs_mqtt5() || self.mqtt5)
-            && (!row.needs_amqp() || self.amqp.is_some())
+    /// What a row needs and the broker lacks, if anything.
+    pub fn lack(&self, row: &Row) -> Option<Feature> {
+        row.needs().into_iter().find(|feature| match feature {
+            Feature::Mqtt => self.mqtt.is_none(),
+            Feature::Amqp => self.amqp.is_none(),
+            Feature::Mqtt5
+            | Feature::Qos2
+            | Feature::SharedSubscription
+            | Feature::RetainedByWildcard => self.lacks.contains(feature),
+        })
     }
 
     /// User and password to give to MQTT, if any.
@@ -153,10 +157,22 @@ mod tests {
         assert_eq!(target.amqp.unwrap().port(), 5672);
         assert_eq!(target.pid, Some(7));
         assert_eq!(target.amqp_login(), ("u", "p:q"));
-        assert!(!target.mqtt5);
+        assert_eq!(target.lacks, [Feature::Mqtt5]);
         for wrong in ["", "r", "r=mqtt", "r=mqtt:x", "r=port:127.0.0.1:1"] {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_row_is_left_out_when_the_broker_lacks_what_it_needs() {
+        let target: Target = "r=mqtt:127.0.0.1:1,mqtt311".parse().unwrap();
+        let lack = |name: &str| {
+            let rows = crate::rows::select(&[name.to_owned()]).unwrap();
+            target.lack(rows[0])
+        };
+        assert_eq!(lack("m-p2p-q2"), None);
+        assert_eq!(lack("m-p2p-q1-v5"), Some(Feature::Mqtt5));
+        assert_eq!(lack("x-m2a-q0"), Some(Feature::Amqp));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::codec::{
     self, DecodeError, Fields, Frame, MethodId, PROTOCOL_HEADER, frame_type, method,
     put_long_string, put_method, put_short_string,
 };
-use super::script::Step;
+use super::script::{Step, open_channel};
 use crate::link::{Confirmed, LinkError, Sink};
 
 /// Room asked for when the broker leaves the number of channels open.
@@ -193,8 +193,9 @@ impl Client {
                 self.awaited = Some(method::CONNECTION_OPEN_OK);
             }
             method::CONNECTION_OPEN_OK if self.plan.channel => {
-                put_method(out, 1, method::CHANNEL_OPEN, |out| out.push(0));
-                self.awaited = Some(method::CHANNEL_OPEN_OK);
+                let step = open_channel(1);
+                out.extend_from_slice(&step.bytes);
+                self.awaited = Some(step.reply);
             }
             _ => self.next_step(out),
         }
@@ -250,6 +251,7 @@ mod tests {
     use crate::amqp::codec::{basic_ack, put_frame};
     use crate::amqp::script::{consume, declare_queue};
     use crate::link::testing::Heard;
+    use crate::row::Queue;
 
     fn from_broker(id: MethodId, arguments: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -275,7 +277,7 @@ mod tests {
         let mut out = Vec::new();
         let plan = Plan {
             channel: true,
-            script: [declare_queue("q", false), consume("q", true)].into(),
+            script: [declare_queue("q", Queue::Transient), consume("q", true)].into(),
             acknowledge: true,
         };
         let mut client = Client::connect(DEFAULT_LOGIN, plan, &mut out);

@@ -1,6 +1,6 @@
 //! AMQP 0-9-1 frames and methods as bytes, as far as a load generator needs them.
 //!
-//! Owns encoding and decoding. Never keeps state. Next: `client.rs`.
+//! Owns encoding and decoding. Never keeps state. Next: `publish.rs`, `script.rs`, `client.rs`.
 
 /// What a client sends first (AMQP 0-9-1 4.2.2).
 pub const PROTOCOL_HEADER: [u8; 8] = *b"AMQP\x00\x00\x09\x01";
@@ -17,7 +17,7 @@ pub mod frame_type {
 
 const FRAME_END: u8 = 0xCE;
 /// Type, channel and size before a frame's payload.
-const FRAME_HEAD_BYTES: usize = 7;
+pub(super) const FRAME_HEAD_BYTES: usize = 7;
 /// Frames larger than this are taken for a broken stream.
 const FRAME_MAX_BYTES: usize = 1 << 20;
 
@@ -231,90 +231,10 @@ pub fn basic_ack(out: &mut Vec<u8>, delivery_tag: u64) {
     out.extend_from_slice(&frame);
 }
 
-/// basic.publish, header and body encoded once, of which each message needs its payload patched
-/// only.
-pub struct PublishTemplate {
-    bytes: Vec<u8>,
-    payload_at: usize,
-    payload_bytes: usize,
-}
-
-impl PublishTemplate {
-    /// A template that publishes to `exchange` with `routing_key` on channel 1; `payload` (which
-    /// must fit one frame) is the filler.
-    pub fn new(exchange: &str, routing_key: &str, persistent: bool, payload: &[u8]) -> Self {
-        let mut bytes = Vec::new();
-        put_method(&mut bytes, 1, method::BASIC_PUBLISH, |out| {
-            out.extend_from_slice(&[0, 0]);
-            put_short_string(out, exchange);
-            put_short_string(out, routing_key);
-            out.push(0);
-        });
-        put_frame(&mut bytes, frame_type::HEADER, 1, |out| {
-            out.extend_from_slice(&[0, 60, 0, 0]);
-            out.extend_from_slice(&(payload.len() as u64).to_be_bytes());
-            // Property flags: delivery-mode alone.
-            out.extend_from_slice(&[0x10, 0x00, if persistent { 2 } else { 1 }]);
-        });
-        let payload_at = bytes.len() + FRAME_HEAD_BYTES;
-        put_frame(&mut bytes, frame_type::BODY, 1, |out| {
-            out.extend_from_slice(payload)
-        });
-        Self {
-            bytes,
-            payload_at,
-            payload_bytes: payload.len(),
-        }
-    }
-
-    /// Appends one message and gives its payload to be filled in.
-    #[inline]
-    pub fn append<'o>(&self, out: &'o mut Vec<u8>) -> &'o mut [u8] {
-        let start = out.len();
-        out.extend_from_slice(&self.bytes);
-        &mut out[start + self.payload_at..][..self.payload_bytes]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
-        let mut found = Vec::new();
-        while let Some((frame, size)) = decode(bytes).unwrap() {
-            found.push(frame);
-            bytes = &bytes[size..];
-        }
-        assert!(bytes.is_empty());
-        found
-    }
-
-    #[test]
-    fn a_publish_is_method_header_and_body() {
-        let template = PublishTemplate::new("amq.topic", "a.b", true, &[0; 5]);
-        let mut out = Vec::new();
-        template.append(&mut out).copy_from_slice(b"hello");
-        let frames = frames(&out);
-        assert_eq!(frames[0].kind, frame_type::METHOD);
-        assert_eq!(
-            frames[0].payload,
-            b"\x00\x3C\x00\x28\x00\x00\x09amq.topic\x03a.b\x00"
-        );
-        // AMQP 0-9-1 4.2.6.1: class, weight, body size, flags, delivery-mode 2
-        assert_eq!(
-            frames[1].payload,
-            b"\x00\x3C\x00\x00\x00\x00\x00\x00\x00\x00\x00\x05\x10\x00\x02"
-        );
-        assert_eq!(
-            frames[2],
-            Frame {
-                kind: frame_type::BODY,
-                payload: b"hello"
-            }
-        );
-    }
 
     #[test]
     fn the_flat_ack_is_the_same_as_the_built_one() {

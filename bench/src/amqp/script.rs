@@ -2,9 +2,10 @@
 //!
 //! Owns their arguments. Never sends. Next: `client.rs`.
 
-use super::codec::{MethodId, method, put_method, put_short_string};
+use super::codec::{MethodId, method, put_long_string, put_method, put_short_string};
+use crate::row::Queue;
 
-/// One method on channel 1 and the reply that ends the wait for it.
+/// One method and the reply that ends the wait for it.
 pub struct Step {
     /// The whole frame.
     pub bytes: Vec<u8>,
@@ -13,8 +14,17 @@ pub struct Step {
 }
 
 fn step(id: MethodId, reply: MethodId, fill: impl FnOnce(&mut Vec<u8>)) -> Step {
+    on_channel(1, id, reply, fill)
+}
+
+fn on_channel(
+    channel: u16,
+    id: MethodId,
+    reply: MethodId,
+    fill: impl FnOnce(&mut Vec<u8>),
+) -> Step {
     let mut bytes = Vec::new();
-    put_method(&mut bytes, 1, id, |out| fill(out));
+    put_method(&mut bytes, channel, id, |out| fill(out));
     Step { bytes, reply }
 }
 
@@ -23,14 +33,33 @@ fn no_arguments(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 4]);
 }
 
-/// Declares a queue: durable and shared, or transient and exclusive to this connection.
-pub fn declare_queue(queue: &str, durable: bool) -> Step {
+/// Opens a channel.
+pub fn open_channel(channel: u16) -> Step {
+    on_channel(
+        channel,
+        method::CHANNEL_OPEN,
+        method::CHANNEL_OPEN_OK,
+        |out| out.push(0),
+    )
+}
+
+/// Declares a queue.
+pub fn declare_queue(queue: &str, kind: Queue) -> Step {
     step(method::QUEUE_DECLARE, method::QUEUE_DECLARE_OK, |out| {
         out.extend_from_slice(&[0, 0]);
         put_short_string(out, queue);
         // Bits: passive 1, durable 2, exclusive 4, auto-delete 8, no-wait 16.
-        out.push(if durable { 2 } else { 4 });
-        no_arguments(out);
+        out.push(if kind.is_durable() { 2 } else { 4 });
+        match kind {
+            Queue::Transient | Queue::Durable => no_arguments(out),
+            Queue::Quorum => {
+                let mut table = Vec::new();
+                put_short_string(&mut table, "x-queue-type");
+                table.push(b'S');
+                put_long_string(&mut table, b"quorum");
+                put_long_string(out, &table);
+            }
+        }
     })
 }
 
@@ -98,12 +127,16 @@ mod tests {
     #[test]
     fn arguments_stand_in_the_standard_order() {
         check(
-            &declare_queue("q", true),
+            &declare_queue("q", Queue::Durable),
             b"\x00\x32\x00\x0A\x00\x00\x01q\x02\x00\x00\x00\x00",
         );
         check(
-            &declare_queue("q", false),
+            &declare_queue("q", Queue::Transient),
             b"\x00\x32\x00\x0A\x00\x00\x01q\x04\x00\x00\x00\x00",
+        );
+        check(
+            &declare_queue("q", Queue::Quorum),
+            b"\x00\x32\x00\x0A\x00\x00\x01q\x02\x00\x00\x00\x18\x0Cx-queue-typeS\x00\x00\x00\x06quorum",
         );
         check(
             &bind_queue("q", "e", "k"),

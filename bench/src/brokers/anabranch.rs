@@ -8,7 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{BrokerError, Place, Running, first_line};
+use super::probe::first_line;
+use super::{BrokerError, Place, Running};
 
 /// What differs from its defaults.
 pub const CONFIGURATION: &str = "--dev (anonymous MQTT, AMQP guest/guest), fresh data folder";
@@ -37,7 +38,6 @@ pub fn start(place: &Place, binary: &Path) -> Result<Running, BrokerError> {
     let addresses = running
         .await_ready(|running| ready_line(&std::fs::read_to_string(running.path(LOG)).ok()?))?;
     running.target.mqtt = addresses.mqtt;
-    running.target.mqtt5 = true;
     running.target.amqp = addresses.amqp;
     running.target.http = addresses.http;
     running.target.pid = Some(pid);

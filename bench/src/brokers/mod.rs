@@ -2,16 +2,16 @@
 //! folder, in a process group of its own.
 //!
 //! Owns the life of those processes. Never sends a message through them. Next: `mosquitto.rs`,
-//! `rabbitmq.rs`, `anabranch.rs`, and `guard.rs` for what happens when we die first.
+//! `rabbitmq.rs`, `anabranch.rs`, `probe.rs`, and `guard.rs` for what happens when we die first.
 
 pub mod anabranch;
 pub mod guard;
 pub mod mosquitto;
+mod probe;
 pub mod rabbitmq;
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
+use crate::row::Feature;
 use crate::target::Target;
 use guard::Guard;
 
@@ -91,16 +92,27 @@ impl Broker {
         }
     }
 
+    /// What it is known to lack; rows that need it are left out.
+    pub fn lacks(&self) -> &'static [Feature] {
+        match self {
+            Broker::Anabranch(_) => &[],
+            Broker::Mosquitto => mosquitto::LACKS,
+            Broker::RabbitMq => rabbitmq::LACKS,
+        }
+    }
+
     /// Starts it and waits until it takes clients.
     ///
     /// # Errors
     /// See [`BrokerError`].
     pub fn start(&self, place: &Place) -> Result<Running, BrokerError> {
-        match self {
+        let mut running = match self {
             Broker::Anabranch(binary) => anabranch::start(place, binary),
             Broker::Mosquitto => mosquitto::start(place),
             Broker::RabbitMq => rabbitmq::start(place),
-        }
+        }?;
+        running.target.lacks = self.lacks().to_vec();
+        Ok(running)
     }
 
     /// Its version, as it tells it.
@@ -267,73 +279,9 @@ fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
 }
 
-/// Loopback ports that were free a moment ago, all different.
-fn free_ports<const N: usize>() -> Result<[SocketAddr; N], BrokerError> {
-    let mut listeners = Vec::new();
-    let mut addresses = [SocketAddr::from(([127, 0, 0, 1], 0)); N];
-    for address in &mut addresses {
-        let listener = TcpListener::bind(*address).map_err(io_error("binding a loopback port"))?;
-        *address = listener.local_addr().map_err(io_error("reading a port"))?;
-        listeners.push(listener);
-    }
-    Ok(addresses)
-}
-
-/// The first line a program prints, with arguments.
-fn first_line(program: &Path, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines()
-        .find(|line| !line.trim().is_empty())
-        .map(|line| line.trim().to_owned())
-}
-
-/// Whether something accepts connections there and answers `greeting`.
-fn answers(address: SocketAddr, greeting: &[u8]) -> bool {
-    use std::io::{Read, Write};
-    let limit = Duration::from_secs(2);
-    let Ok(mut stream) = std::net::TcpStream::connect_timeout(&address, limit) else {
-        return false;
-    };
-    let mut byte = [0];
-    stream.set_read_timeout(Some(limit)).is_ok()
-        && stream.write_all(greeting).is_ok()
-        && matches!(stream.read(&mut byte), Ok(1))
-}
-
-/// Whether a broker at this address answers a CONNECT.
-fn answers_mqtt(address: SocketAddr) -> bool {
-    let mut greeting = Vec::new();
-    crate::mqtt::codec::connect(
-        &mut greeting,
-        crate::mqtt::codec::Version::V311,
-        "ready",
-        None,
-    );
-    answers(address, &greeting)
-}
-
-/// Whether a broker at this address answers the protocol header.
-fn answers_amqp(address: SocketAddr) -> bool {
-    answers(address, &crate::amqp::codec::PROTOCOL_HEADER)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ports_differ_and_can_be_bound() {
-        let ports = free_ports::<4>().unwrap();
-        for (index, address) in ports.iter().enumerate() {
-            assert!(!ports[..index].contains(address));
-            assert!(address.ip().is_loopback());
-        }
-    }
 
     #[test]
     fn a_broker_that_ends_at_once_is_reported_with_its_words() {

@@ -5,13 +5,18 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{BrokerError, Place, Running, answers_mqtt, first_line, free_ports};
+use crate::row::Feature;
+
+use super::probe::{answers_mqtt, first_line, free_ports};
+use super::{BrokerError, Place, Running};
 
 const PROGRAM: &str = "/usr/sbin/mosquitto";
 
 /// What differs from its defaults.
-pub const CONFIGURATION: &str =
-    "allow_anonymous, set_tcp_nodelay; logs errors and warnings only; no persistence (its default)";
+pub const CONFIGURATION: &str = "allow_anonymous, set_tcp_nodelay, max_queued_messages 0 (no limit), max_inflight_messages 50; logs errors and warnings only; no persistence (its default)";
+
+/// What it has not.
+pub const LACKS: &[Feature] = &[Feature::Amqp];
 
 /// Starts it.
 ///
@@ -27,6 +32,8 @@ pub fn start(place: &Place) -> Result<Running, BrokerError> {
         "listener {} 127.0.0.1\n\
          allow_anonymous true\n\
          set_tcp_nodelay true\n\
+         max_queued_messages 0\n\
+         max_inflight_messages 50\n\
          log_dest stderr\n\
          log_type error\n\
          log_type warning\n",
@@ -36,7 +43,6 @@ pub fn start(place: &Place) -> Result<Running, BrokerError> {
     let pid = running.spawn(Command::new(PROGRAM).arg("-c").arg(path), "mosquitto.log")?;
     running.await_ready(|_| answers_mqtt(mqtt).then_some(()))?;
     running.target.mqtt = Some(mqtt);
-    running.target.mqtt5 = true;
     running.target.pid = Some(pid);
     Ok(running)
 }

@@ -5,13 +5,25 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{BrokerError, Place, Running, answers_amqp, answers_mqtt, free_ports};
+use crate::row::Feature;
+
+use super::probe::{answers_amqp, answers_mqtt, free_ports};
+use super::{BrokerError, Place, Running};
 
 const LIBRARY: &str = "/usr/lib/rabbitmq/lib";
 const PORT_MAPPER: &str = "/usr/bin/epmd";
 
 /// What differs from its defaults.
 pub const CONFIGURATION: &str = "rabbitmq_mqtt plugin, anonymous MQTT as guest; logs errors and warnings only; Erlang flags as shipped";
+
+/// What RabbitMQ 3.10's MQTT has not. It takes a `$share` filter for an ordinary one, and answers
+/// QoS 2 with QoS 1.
+pub const LACKS: &[Feature] = &[
+    Feature::Mqtt5,
+    Feature::Qos2,
+    Feature::SharedSubscription,
+    Feature::RetainedByWildcard,
+];
 
 /// Starts it. The program of the installed release is run, not Debian's wrapper, which would
 /// change the user and with it who owns the folder.

@@ -4,6 +4,7 @@
 //! events go out. Next: `../engine.rs`.
 
 use super::codec::{self, Packet, Version};
+use super::encode::{self, Connect, Reply};
 use crate::link::{Confirmed, LinkError, Sink};
 
 /// Places for unacknowledged messages of one publisher; message `n` has packet id
@@ -32,22 +33,24 @@ pub struct Client {
     version: Version,
     stage: Stage,
     subscription: Option<Subscription>,
+    /// Whether the broker must have kept the session that is to go on.
+    resumes: bool,
     receive_max: u16,
 }
 
 impl Client {
-    /// A client that has just written its CONNECT to `out`.
+    /// A client that has just written its CONNECT to `out`. One that is neither clean nor
+    /// subscribes goes on with a session that must be there.
     pub fn connect(
-        version: Version,
-        client_id: &str,
-        login: Option<(&str, &str)>,
+        connect: &Connect<'_>,
         subscription: Option<Subscription>,
         out: &mut Vec<u8>,
     ) -> Self {
-        codec::connect(out, version, client_id, login);
+        encode::connect(out, connect);
         Self {
-            version,
+            version: connect.version,
             stage: Stage::Connecting,
+            resumes: !connect.clean && subscription.is_none(),
             subscription,
             receive_max: u16::MAX,
         }
@@ -58,7 +61,7 @@ impl Client {
         self.stage == Stage::Ready
     }
 
-    /// How many QoS 1 messages the broker lets this client leave unacknowledged.
+    /// How many QoS 1 and 2 messages the broker lets this client leave unacknowledged.
     pub fn receive_max(&self) -> u16 {
         self.receive_max
     }
@@ -84,19 +87,36 @@ impl Client {
                     payload,
                 } => {
                     sink.delivered(payload);
-                    if qos > 0 {
-                        codec::puback(out, packet_id);
+                    match qos {
+                        0 => {}
+                        1 => encode::reply(out, Reply::Ack, packet_id),
+                        _ => encode::reply(out, Reply::Rec, packet_id),
                     }
                 }
                 Packet::PubAck { packet_id, code } => {
                     accepted("PUBLISH", code)?;
-                    sink.confirmed(Confirmed::One(u64::from(packet_id).wrapping_sub(1)));
+                    sink.confirmed(place_of(packet_id));
                 }
-                Packet::ConnAck { code, receive_max } => self.connected(code, receive_max, out)?,
-                Packet::SubAck { code } => {
-                    accepted("SUBSCRIBE", code)?;
-                    self.stage = Stage::Ready;
+                Packet::PubRec { packet_id, code } => {
+                    accepted("PUBLISH", code)?;
+                    encode::reply(out, Reply::Rel, packet_id);
                 }
+                Packet::PubRel { packet_id } => encode::reply(out, Reply::Comp, packet_id),
+                Packet::PubComp { packet_id } => sink.confirmed(place_of(packet_id)),
+                Packet::ConnAck {
+                    code,
+                    session_present,
+                    receive_max,
+                } => {
+                    if code != 0 {
+                        return Err(refused("CONNECT", code));
+                    }
+                    if self.resumes && !session_present {
+                        return Err(LinkError::NoSession);
+                    }
+                    self.connected(receive_max, out);
+                }
+                Packet::SubAck { code } => self.subscribed(code)?,
                 Packet::Disconnect { code } => return Err(refused("DISCONNECT", code)),
                 Packet::Other(_) => {}
             }
@@ -104,25 +124,36 @@ impl Client {
         Ok(used)
     }
 
-    fn connected(
-        &mut self,
-        code: u8,
-        receive_max: Option<u16>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), LinkError> {
-        if code != 0 {
-            return Err(refused("CONNECT", code));
-        }
+    fn connected(&mut self, receive_max: Option<u16>, out: &mut Vec<u8>) {
         self.receive_max = receive_max.unwrap_or(u16::MAX);
         self.stage = match &self.subscription {
             Some(Subscription { filter, qos }) => {
-                codec::subscribe(out, self.version, SUBSCRIBE_ID, filter, *qos);
+                encode::subscribe(out, self.version, SUBSCRIBE_ID, filter, *qos);
                 Stage::Subscribing
             }
             None => Stage::Ready,
         };
+    }
+
+    /// A broker may grant less than was asked for; what the row measures would be something else.
+    fn subscribed(&mut self, code: u8) -> Result<(), LinkError> {
+        accepted("SUBSCRIBE", code)?;
+        let asked = self.subscription.as_ref().map_or(0, |wish| wish.qos);
+        if code < asked {
+            return Err(LinkError::Granted {
+                asked,
+                granted: code,
+            });
+        }
+        self.stage = Stage::Ready;
         Ok(())
     }
+}
+
+/// The message that an acknowledgement names.
+#[inline]
+fn place_of(packet_id: u16) -> Confirmed {
+    Confirmed::One(u64::from(packet_id).wrapping_sub(1))
 }
 
 /// 0x80 and above refuses, in both editions.
@@ -147,21 +178,27 @@ mod tests {
     use super::*;
     use crate::link::testing::Heard;
 
-    fn subscriber() -> (Client, Vec<u8>) {
+    fn client(version: Version, clean: bool, subscribe_qos: Option<u8>) -> (Client, Vec<u8>) {
         let mut out = Vec::new();
-        let subscription = Subscription {
+        let subscription = subscribe_qos.map(|qos| Subscription {
             filter: "a".into(),
-            qos: 1,
+            qos,
+        });
+        let connect = Connect {
+            version,
+            client_id: "c",
+            login: None,
+            clean,
         };
-        let client = Client::connect(Version::V311, "c", None, Some(subscription), &mut out);
+        let client = Client::connect(&connect, subscription, &mut out);
+        out.clear();
         (client, out)
     }
 
     #[test]
     fn subscribes_after_connack_and_acknowledges_each_message() {
-        let (mut client, mut out) = subscriber();
+        let (mut client, mut out) = client(Version::V311, true, Some(1));
         let mut heard = Heard::default();
-        out.clear();
         assert_eq!(
             client.feed(&[0x20, 2, 0, 0], &mut out, &mut heard).unwrap(),
             4
@@ -181,9 +218,8 @@ mod tests {
 
     #[test]
     fn a_puback_names_the_place_of_its_message() {
-        let mut out = Vec::new();
         let mut heard = Heard::default();
-        let mut client = Client::connect(Version::V5, "c", None, None, &mut out);
+        let (mut client, mut out) = client(Version::V5, true, None);
         client
             .feed(
                 &[0x20, 6, 0, 0, 3, 0x21, 0, 20, 0x40, 2, 0, 1],
@@ -197,9 +233,48 @@ mod tests {
     }
 
     #[test]
+    fn qos_2_takes_two_steps_both_ways() {
+        // MQTT 3.1.1 section 4.3.3
+        let mut heard = Heard::default();
+        let (mut client, mut out) = client(Version::V311, true, Some(2));
+        let connected = [0x20, 2, 0, 0, 0x90, 3, 0xFF, 0xFF, 2];
+        client.feed(&connected, &mut out, &mut heard).unwrap();
+        let mut answer = |bytes: &[u8]| {
+            out.clear();
+            client.feed(bytes, &mut out, &mut heard).unwrap();
+            (out.clone(), heard.payloads.len(), heard.confirmed.clone())
+        };
+        assert_eq!(answer(&[0x50, 2, 0, 7]), (vec![0x62, 2, 0, 7], 0, vec![]));
+        assert_eq!(
+            answer(&[0x70, 2, 0, 7]),
+            (vec![], 0, vec![Confirmed::One(6)])
+        );
+        let received = answer(&[0x34, 6, 0, 1, b'a', 0, 9, b'x']);
+        assert_eq!((received.0, received.1), (vec![0x50, 2, 0, 9], 1));
+        let released = answer(&[0x62, 2, 0, 9]);
+        assert_eq!((released.0, released.1), (vec![0x70, 2, 0, 9], 1));
+    }
+
+    #[test]
+    fn a_session_that_is_to_go_on_must_be_there() {
+        let (mut absent, mut out) = client(Version::V311, false, None);
+        let mut heard = Heard::default();
+        let error = absent.feed(&[0x20, 2, 0, 0], &mut out, &mut heard);
+        assert!(matches!(error, Err(LinkError::NoSession)));
+        let (mut present, mut out) = client(Version::V311, false, None);
+        present
+            .feed(&[0x20, 2, 1, 0], &mut out, &mut heard)
+            .unwrap();
+        assert!(present.is_ready());
+        // A subscriber makes its session itself.
+        let (mut new, mut out) = client(Version::V311, false, Some(1));
+        new.feed(&[0x20, 2, 0, 0], &mut out, &mut heard).unwrap();
+    }
+
+    #[test]
     fn refusals_are_errors_with_their_code() {
         let check = |bytes: &[u8], expected: &str| {
-            let (mut client, mut out) = subscriber();
+            let (mut client, mut out) = client(Version::V311, true, Some(1));
             let error = client
                 .feed(bytes, &mut out, &mut Heard::default())
                 .unwrap_err();
@@ -210,6 +285,7 @@ mod tests {
             &[0x20, 2, 0, 0, 0x90, 3, 0xFF, 0xFF, 0x80],
             "SUBSCRIBE with 128",
         );
+        check(&[0x20, 2, 0, 0, 0x90, 3, 0xFF, 0xFF, 0], "grants QoS 0");
         check(&[0xE0, 1, 0x8B], "DISCONNECT with 139");
     }
 }
