@@ -174,6 +174,9 @@ pub struct Worker {
     answered: Vec<ConnectionId>,
     outgoing: Vec<Outgoing>,
     blocked: FxHashSet<ShardId>,
+    /// What is sent now goes to each shard in one batch, which a shard takes into one frame
+    /// ([`Command::Atomic`]). A shard without room gets the settlements first: they make the room.
+    undivided: bool,
     verdicts: FxHashMap<(u64, u32), bool>,
     verdicts_of: (u64, u64),
     rules: publish::RulesSeen,
@@ -211,6 +214,7 @@ impl Worker {
             answered: Vec::new(),
             outgoing: Vec::new(),
             blocked: FxHashSet::default(),
+            undivided: false,
             verdicts: FxHashMap::default(),
             verdicts_of: (0, 0),
             rules: publish::RulesSeen::default(),

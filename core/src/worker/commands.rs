@@ -216,6 +216,7 @@ impl Worker {
                 self.or_refuse(state, token, result);
             }
             Command::Atomic { commands } => {
+                self.undivided = true;
                 for command in commands {
                     match command {
                         Command::Publish {
@@ -228,6 +229,7 @@ impl Worker {
                         other => self.command(now, connection, state, other),
                     }
                 }
+                self.undivided = false;
             }
             Command::Forget { token, .. } | Command::Receive { token, .. } => {
                 let why = Refusal::new(ErrorKind::NotSupported, "not known yet");

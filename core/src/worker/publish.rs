@@ -296,7 +296,7 @@ impl Worker {
     fn send(&mut self, shard: ShardId, request: ShardRequest) {
         let lane = self.lanes.entry(shard).or_default();
         lane.batch.push(request);
-        if lane.batch.len() >= BATCH_MAX {
+        if lane.batch.len() >= BATCH_MAX && !self.undivided {
             let requests = std::mem::take(&mut lane.batch);
             self.outgoing.push(Outgoing::Requests {
                 to: shard,

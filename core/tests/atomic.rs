@@ -1,0 +1,53 @@
+//! What is asked to take effect together does: one batch, one frame, whatever its size.
+
+mod node;
+
+use anabranch_core::gateway::*;
+use anabranch_core::id::*;
+use anabranch_core::message::{Message, Quality};
+use bytes::Bytes;
+use node::Node;
+use std::sync::Arc;
+
+#[test]
+fn a_large_transaction_is_one_frame_with_its_settlements() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "jobs", true).unwrap();
+    node.publish(client, "", "jobs", "old", 1);
+    node.consume(client, "jobs", 1).unwrap();
+    let old = node.mail(client).deliveries.remove(0);
+    let frames = |node: &Node| node.data[&ShardId(1)].journal.frames.len();
+    let before = frames(&node);
+    let publish = |number: u64| Command::Publish {
+        token: Token(100 + number),
+        mandatory: false,
+        patient: true,
+        once: None,
+        message: Arc::new(Message {
+            exchange: Bytes::new(),
+            address: "jobs".parse().unwrap(),
+            quality: Quality::AtLeastOnce,
+            publisher: client.id,
+            ..Message::default()
+        }),
+    };
+    let mut commands: Vec<Command> = (0..10_000).map(publish).collect();
+    commands.push(Command::Settle {
+        consumer: old.consumer,
+        first: old.offset,
+        last: old.offset,
+        outcome: Outcome::Accepted,
+    });
+    node.ask(client, Command::Atomic { commands });
+    let answers = node.mail(client).answers;
+    assert_eq!(
+        answers,
+        [Answer::Published {
+            first: Token(100),
+            last: Token(10_099),
+            outcome: PublishOutcome::Routed,
+        }]
+    );
+    assert_eq!(frames(&node), before + 1);
+}
