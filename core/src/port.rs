@@ -206,6 +206,15 @@ pub enum Question {
         /// What.
         filters: Vec<crate::address::TopicFilter>,
     },
+    /// The peer of the connection's session has a delivery. Reply `Done`; also when the consumer does not hold it.
+    Receive {
+        /// The session's consumer.
+        consumer: ConsumerKey,
+        /// The session's stream.
+        stream: StreamId,
+        /// Which.
+        offset: Offset,
+    },
     /// Forget a session that has no connection (an operator's wish). Reply `Count` (0 or 1).
     DeleteSession {
         /// In.

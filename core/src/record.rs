@@ -164,6 +164,13 @@ pub enum Change {
         /// Its limits.
         limits: AsJson<StreamLimits>,
     },
+    /// The peer of a session has messages that it has not settled.
+    Received {
+        /// Which.
+        stream: StreamId,
+        /// First and last offset of each range.
+        ranges: Vec<(Offset, Offset)>,
+    },
 }
 
 /// The limits that the first form of a record had.

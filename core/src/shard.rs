@@ -10,13 +10,15 @@
 //!
 //! Owns: the state, and what a request does at once.
 //! Never: I/O, clocks, threads; which shard a stream belongs to (`router.rs`, `worker.rs`).
-//! Next: `shard/questions.rs`, `shard/settle.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed
+//! Next: `shard/questions.rs`, `shard/settle.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed
 //! record does), `shard/deliver.rs` (handing out); then `stream.rs`.
 
 mod apply;
 mod checkpoint;
 mod deliver;
 mod frame;
+mod matching;
+mod once;
 mod questions;
 mod settle;
 
@@ -119,7 +121,7 @@ pub(crate) struct Match {
 #[derive(Default)]
 pub(crate) struct Filters {
     pub(crate) trie: FilterTrie<Match>,
-    pub(crate) cache: FxHashMap<Address, Arc<[Match]>>,
+    pub(crate) cache: FxHashMap<Address, Arc<[matching::Wanted]>>,
 }
 
 /// Messages that rules kept from a consumer at delivery.
@@ -187,6 +189,7 @@ pub struct Shard<B> {
     pub(crate) builder: PayloadBuilder,
     pub(crate) settles: FxHashMap<StreamId, Vec<(Offset, Offset)>>,
     pub(crate) settles_since: Option<MonotonicMs>,
+    pub(crate) receipts: once::Receipts,
     pub(crate) list: Vec<u32>,
     pub(crate) outbox: Outbox,
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
@@ -225,6 +228,7 @@ impl<B: Place> Shard<B> {
             builder: PayloadBuilder::default(),
             settles: FxHashMap::default(),
             settles_since: None,
+            receipts: once::Receipts::default(),
             list: Vec::new(),
             outbox: Outbox::default(),
             verdicts: FxHashMap::default(),

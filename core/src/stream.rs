@@ -2,15 +2,21 @@
 //!
 //! An offset is in one of five states: *waiting* (never handed out, at or above the cursor), *ready*
 //! (released, or set aside until someone may receive it), *held* by a consumer, *leaving* (settled, the
-//! journal does not know yet) or *gone*. The front is trimmed as far as it is gone. Which consumer holds
-//! what is the leader's memory; entries, what is gone and the cursor come back from the journal.
+//! journal does not know yet) or *gone*. The front is trimmed as far as it is gone. A session's offset can also be
+//! *received* (`stream/owed.rs`): its peer has the message and only the rest of its settlement is owed. Which
+//! consumer holds what is the leader's memory; entries, what is gone or received and the cursor come back from
+//! the journal.
 //!
 //! Owns: offsets and their states, counts and bytes.
 //! Never: chooses a consumer (`dispatch.rs`), encodes a record.
 //!
 //! `B` says where a message is: `Arc<Message>` in a volatile shard, `Position` in a journalled one.
 
-use crate::gateway::FilterSpec;
+mod filters;
+mod owed;
+
+pub use filters::FilterList;
+
 use crate::id::{ConnectionId, Epoch, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::Quality;
@@ -87,7 +93,7 @@ pub struct Session {
     /// When its connection ended; `None` while there is one.
     pub closed: Option<UnixMs>,
     /// Its bindings to the vhost's topic exchange.
-    pub filters: Vec<FilterSpec>,
+    pub filters: FilterList,
     /// Its live connection. Not persisted: the leader's memory.
     #[serde(skip)]
     pub live: Option<ConnectionId>,
@@ -151,6 +157,7 @@ pub struct Stream<B> {
     slots: VecDeque<Slot>,
     returned: BTreeSet<u64>,
     aside: BTreeSet<u64>,
+    owed: Option<Box<owed::Owed>>,
     held: u64,
     gone: u64,
     bytes: u64,
@@ -176,6 +183,7 @@ impl<B: Clone> Stream<B> {
             slots: VecDeque::new(),
             returned: BTreeSet::new(),
             aside: BTreeSet::new(),
+            owed: None,
             held: 0,
             gone: 0,
             bytes: 0,
@@ -218,12 +226,12 @@ impl<B: Clone> Stream<B> {
 
     /// Messages handed out, not settled.
     pub fn held(&self) -> u64 {
-        self.held
+        self.held + self.owed_ready()
     }
 
     /// Messages that have not left.
     pub fn messages(&self) -> u64 {
-        self.ready() + self.held
+        self.ready() + self.held()
     }
 
     /// Cost of what has not left.
@@ -250,7 +258,7 @@ impl<B: Clone> Stream<B> {
 
     /// Whether something can go out.
     pub fn has_next(&self) -> bool {
-        !self.returned.is_empty() || self.cursor() < self.end()
+        !self.returned.is_empty() || self.cursor() < self.end() || self.owed_ready() > 0
     }
 
     /// Where the oldest entry's message is that a checkpoint made now would keep.
@@ -289,6 +297,7 @@ impl<B: Clone> Stream<B> {
         }
         self.returned.remove(&offset);
         self.aside.remove(&offset);
+        self.owe_elsewhere(offset);
     }
 
     /// Hands an offset out to the consumer of this number; says which attempt it is.
@@ -328,7 +337,9 @@ impl<B: Clone> Stream<B> {
         {
             slot.state = SlotState::Ready;
             self.held -= 1;
-            self.returned.insert(offset);
+            if !self.owe_again(offset) {
+                self.returned.insert(offset);
+            }
         }
     }
 
@@ -375,6 +386,7 @@ impl<B: Clone> Stream<B> {
         if state == SlotState::Gone {
             self.gone += 1;
             self.kept_bytes -= u64::from(cost);
+            self.owe_no_more(offset);
         }
         if !matches!(before, SlotState::Leaving) {
             self.bytes -= u64::from(cost);
@@ -482,6 +494,7 @@ pub struct SavedStream<B> {
     pub(crate) cursor: u64,
     pub(crate) entries: Vec<Entry<B>>,
     pub(crate) gone: Vec<(u64, u64)>,
+    pub(crate) received: Vec<u64>,
 }
 
 impl<B: Clone> Stream<B> {
@@ -508,6 +521,7 @@ impl<B: Clone> Stream<B> {
             cursor: self.cursor_known.max(self.base),
             entries: self.entries.iter().cloned().collect(),
             gone,
+            received: self.received(),
         }
     }
 
@@ -531,6 +545,9 @@ impl<B: Clone> Stream<B> {
             }
         }
         stream.trim();
+        for offset in saved.received {
+            stream.receive(offset);
+        }
         stream
     }
 

@@ -105,7 +105,7 @@ struct ReaderAt {
 #[derive(Clone, Debug)]
 struct SessionAt {
     shard: ShardId,
-    filters: Vec<crate::address::TopicFilter>,
+    filters: FxHashSet<crate::address::TopicFilter>,
 }
 
 struct Connected {

@@ -16,10 +16,10 @@ use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
 use crate::port::{Extra, OpenSession, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
+use crate::shard::matching::{self, Wanted};
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
-use crate::stream::{Entry, Kind, Session, Stream, Volume};
+use crate::stream::{Entry, FilterList, Kind, Session, Stream, Volume};
 use bytes::Bytes;
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Shard<Position> {
@@ -123,7 +123,8 @@ impl<B: Place> Shard<B> {
             return outcome(taken);
         };
         let matches = self.matching(vhost, &message.address);
-        for Match { place: at, spec } in matches.iter() {
+        for wanted in matches.iter() {
+            let at = &wanted.place;
             let Some(kept) = self.streams[*at as usize].as_deref().map(Stream::kept) else {
                 continue;
             };
@@ -136,14 +137,15 @@ impl<B: Place> Shard<B> {
                 stream.tally.dropped += 1;
                 continue;
             }
-            let retain = spec.retain_as_published && message.retain;
-            let entry = entry(
+            let retain = wanted.retain_as_published && message.retain;
+            let mut entry = entry(
                 stream,
-                message.quality.min(spec.quality),
-                spec.identifier,
+                message.quality.min(wanted.quality),
+                wanted.identifier,
                 retain,
-                spec.no_local,
+                wanted.no_local,
             );
+            entry.more_identifiers.clone_from(&wanted.more_identifiers);
             self.sessions_hold.bytes += u64::from(entry.cost_bytes);
             self.sessions_hold.entries += 1;
             stream.push(entry);
@@ -155,21 +157,19 @@ impl<B: Place> Shard<B> {
         outcome(taken)
     }
 
-    /// The sessions whose filters match, each once, with the highest quality any of its filters asks.
-    fn matching(&mut self, vhost: VhostId, address: &Address) -> Arc<[Match]> {
+    /// The sessions whose filters match, each once.
+    fn matching(&mut self, vhost: VhostId, address: &Address) -> Arc<[Wanted]> {
         let Some(filters) = self.filters.get_mut(&vhost) else {
             return Arc::from([]);
         };
         if let Some(known) = filters.cache.get(address) {
             return known.clone();
         }
-        let mut found: SmallVec<[Match; 4]> = SmallVec::new();
+        let mut found: Vec<Match> = Vec::new();
         filters
             .trie
             .visit(address, |candidate| found.push(candidate.clone()));
-        found.sort_by(|a, b| (a.place, b.spec.quality).cmp(&(b.place, a.spec.quality)));
-        found.dedup_by_key(|candidate| candidate.place);
-        let found: Arc<[Match]> = found.into_vec().into();
+        let found = matching::merge(found);
         if filters.cache.len() >= CACHE_ENTRIES_MAX {
             filters.cache.clear();
         }
@@ -212,7 +212,7 @@ impl<B: Place> Shard<B> {
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
             self.sessions.remove(&(stream.vhost, session.client_id));
-            for spec in &session.filters {
+            for spec in session.filters.iter() {
                 self.unbind(stream.vhost, place, spec);
             }
             if let Some(connection) = session.live
@@ -346,6 +346,7 @@ impl<B: Place> Shard<B> {
             Change::Settled { stream, ranges } => {
                 self.remove_ranges(stream, &ranges);
             }
+            Change::Received { stream, ranges } => self.apply_received(mark, stream, &ranges),
             Change::Delivered { stream, until } => {
                 if let Some(stream) = self.stream_mut(stream) {
                     stream.reach_delivered(until.0);
@@ -387,11 +388,7 @@ impl<B: Place> Shard<B> {
                     let found = self.stream_mut(stream).and_then(|stream| {
                         let vhost = stream.vhost;
                         let session = stream.session_mut()?;
-                        let at = session
-                            .filters
-                            .iter()
-                            .position(|spec| spec.filter == filter)?;
-                        Some((vhost, session.filters.remove(at)))
+                        Some((vhost, session.filters.remove(&filter)?))
                     });
                     existed.push(found.is_some());
                     if let (Some(place), Some((vhost, spec))) = (place, found) {
@@ -447,7 +444,7 @@ impl<B: Place> Shard<B> {
                     epoch: Epoch(0),
                     expiry_s,
                     closed: None,
-                    filters: Vec::new(),
+                    filters: FilterList::default(),
                     live: None,
                 };
                 self.insert(Stream::new(
@@ -543,17 +540,7 @@ impl<B: Place> Shard<B> {
             let replaced = self.stream_mut(id).and_then(|stream| {
                 let vhost = stream.vhost;
                 let session = stream.session_mut()?;
-                match session
-                    .filters
-                    .iter_mut()
-                    .find(|known| known.filter == spec.filter)
-                {
-                    Some(known) => Some((vhost, std::mem::replace(known, spec.clone()))),
-                    None => {
-                        session.filters.push(spec.clone());
-                        None
-                    }
-                }
+                Some((vhost, session.filters.set(spec.clone())?))
             });
             // The new one first: interest must not end in between.
             self.bind(place, spec);

@@ -78,7 +78,7 @@ impl Shard<Position> {
             let stream = Stream::restore(saved);
             let specs = stream
                 .session()
-                .map(|session| session.filters.clone())
+                .map(|session| session.filters.to_vec())
                 .unwrap_or_default();
             let place = self.insert(stream);
             for spec in specs {

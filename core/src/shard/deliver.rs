@@ -45,6 +45,9 @@ impl<B: Place> Shard<B> {
     }
 
     fn dispatch_stream(&mut self, now: Now, stream: &mut Stream<B>, bodies: &mut dyn Bodies<B>) {
+        if stream.next_owed().is_some() && !self.hand_out_owed(stream) {
+            return;
+        }
         while let Some(offset) = stream.next() {
             if !stream.readers.any_room() {
                 break;

@@ -23,12 +23,16 @@ impl<B: Place> Shard<B> {
         let due = self
             .settles_since
             .is_some_and(|since| now.monotonic >= since.after(SETTLE_LINGER_MS));
-        if self.builder.is_empty() && !due {
+        if self.builder.is_empty() && !due && self.receipts.is_empty() {
             return None;
+        }
+        for stream in self.receipts.streams() {
+            self.settles.entry(stream).or_default();
         }
         self.settles_since = None;
         for (stream, ranges) in std::mem::take(&mut self.settles) {
             let Some(found) = self.stream_mut(stream) else {
+                self.write_receipts(stream);
                 continue;
             };
             // The cursor first: a settled offset lies below it.
@@ -38,6 +42,7 @@ impl<B: Place> Shard<B> {
                 let change = Change::Delivered { stream, until };
                 self.builder.change(Mark::default(), &change);
             }
+            self.write_receipts(stream);
             if !ranges.is_empty() {
                 let change = Change::Settled { stream, ranges };
                 self.builder.change(Mark::default(), &change);

@@ -145,6 +145,14 @@ impl<B: Place> Shard<B> {
                 }
                 None => Err(no_session()),
             },
+            Question::Receive {
+                consumer,
+                stream,
+                offset,
+            } => match self.receive(from, ticket, consumer, stream, offset) {
+                Some(result) => result,
+                None => return,
+            },
             Question::DeleteSession { vhost, client_id } => {
                 let found = self.sessions.get(&(vhost, client_id)).copied();
                 match found.and_then(|place| self.streams[place as usize].as_deref()) {
@@ -167,7 +175,7 @@ impl<B: Place> Shard<B> {
         self.reply(from, ticket, result);
     }
 
-    fn session_of(&self, connection: ConnectionId) -> Option<StreamId> {
+    pub(super) fn session_of(&self, connection: ConnectionId) -> Option<StreamId> {
         self.live.get(&connection).and_then(|live| live.session)
     }
 
@@ -358,7 +366,7 @@ fn no_stream() -> Refusal {
     Refusal::new(ErrorKind::NotFound, "the queue is gone")
 }
 
-fn no_session() -> Refusal {
+pub(super) fn no_session() -> Refusal {
     Refusal::new(ErrorKind::NotFound, "the connection has no session")
 }
 
@@ -393,7 +401,7 @@ fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
         session: session.map(|session| session.client_id.clone()),
         live: session.is_some_and(|session| session.live.is_some()),
         filters: session
-            .map(|session| session.filters.clone())
+            .map(|session| session.filters.to_vec())
             .unwrap_or_default(),
         ready: stream.ready(),
         unsettled: stream.held(),

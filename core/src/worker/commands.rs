@@ -231,7 +231,26 @@ impl Worker {
                 }
                 self.undivided = false;
             }
-            Command::Forget { token, .. } | Command::Receive { token, .. } => {
+            Command::Receive {
+                token,
+                consumer,
+                offset,
+            } => {
+                let Some(reader) = state.readers.get(&consumer) else {
+                    return Self::tell(state, token, Err(no_session()));
+                };
+                let question = Question::Receive {
+                    consumer: ConsumerKey {
+                        connection,
+                        tag: consumer,
+                    },
+                    stream: reader.stream,
+                    offset,
+                };
+                let shard = reader.shard;
+                self.ask_shard(now, shard, connection, Step::Simple { token }, question);
+            }
+            Command::Forget { token, .. } => {
                 let why = Refusal::new(ErrorKind::NotSupported, "not known yet");
                 Self::tell(state, token, Err(why));
             }
@@ -247,7 +266,9 @@ impl Worker {
             Command::Unsubscribe { token, filters } => match &mut state.session {
                 Some(session) => {
                     let filters: Vec<_> = filters.into_iter().map(|name| name.filter).collect();
-                    session.filters.retain(|known| !filters.contains(known));
+                    for filter in &filters {
+                        session.filters.remove(filter);
+                    }
                     let question = Question::Unsubscribe {
                         connection,
                         filters,

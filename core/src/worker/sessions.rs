@@ -94,11 +94,8 @@ impl Worker {
                 "the session has as many filters as it may have",
             ));
         }
-        for spec in &allowed {
-            if !session.filters.contains(&spec.filter) {
-                session.filters.push(spec.filter.clone());
-            }
-        }
+        let asked = allowed.iter().map(|spec| spec.filter.clone());
+        session.filters.extend(asked);
         let step = Step::Subscribed { token, refused };
         self.ask_shard(
             now,

@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(super) enum Step {
     /// Nobody waits.
     Nothing,
+    /// Reply `Done`.
+    Simple { token: Token },
     /// Reply with the count.
     Count { token: Token },
     /// Reply with ready and consumers.
@@ -209,6 +211,7 @@ impl Worker {
     ) {
         match step {
             Step::Nothing => {}
+            Step::Simple { token } => self.done(connection, token, result.map(|_| Reply::Done)),
             Step::Count { token } => {
                 let reply = result.map(|reply| Reply::Count(count(&reply)));
                 self.done(connection, token, reply);
@@ -386,6 +389,7 @@ fn attach_session(
         held: 0,
     };
     state.readers.insert(tag, reader);
+    let filters = filters.into_iter().collect();
     state.session = Some(SessionAt { shard, filters });
 }
 

@@ -32,6 +32,8 @@ use std::sync::Arc;
 pub struct Journal {
     pub bytes: BytesMut,
     pub frames: Vec<(u64, Bytes)>,
+    /// The leader's clock of each frame.
+    pub stamps: Vec<UnixMs>,
 }
 
 impl Bodies<Position> for &Journal {
@@ -57,6 +59,10 @@ pub struct Node {
     pub counter: u64,
     pub volatile_bytes_max: u64,
     pub mails: BTreeMap<ConnectionId, Mail>,
+    /// How many frames are still committed before the disks stand still; absent: all.
+    pub frames_left: Option<u32>,
+    /// Nobody is told of the last of them.
+    pub last_is_untold: bool,
 }
 
 pub fn shard(
@@ -116,6 +122,8 @@ impl Node {
             counter: 0,
             volatile_bytes_max: ShardLimits::default().volatile_bytes_max,
             mails: BTreeMap::new(),
+            frames_left: None,
+            last_is_untold: false,
             fabric,
             authority,
         };
@@ -158,6 +166,7 @@ impl Node {
     /// The node dies and starts again: what is in the journals is all that is left.
     pub fn restart(&mut self) {
         self.incarnation += 1;
+        self.frames_left = None;
         self.mails.clear();
         let command = MetaCommand::NodeStarted {
             incarnation: self.incarnation,
@@ -168,10 +177,8 @@ impl Node {
         let data = std::mem::take(&mut self.data);
         for (id, old) in data {
             let mut shard = shard(id.0, self.incarnation, &self.fabric, &self.authority);
-            for (base, frame) in &old.journal.frames {
-                shard
-                    .apply(self.now.unix, Position(*base), frame, false)
-                    .unwrap();
+            for ((base, frame), stamp) in old.journal.frames.iter().zip(&old.journal.stamps) {
+                shard.apply(*stamp, Position(*base), frame, false).unwrap();
             }
             shard.begin();
             self.data.insert(
@@ -248,11 +255,20 @@ impl Node {
             }
             for (id, data) in &mut self.data {
                 data.shard.dispatch(self.now, &mut &data.journal);
-                if let Some(frame) = data.shard.take_frame(self.now) {
+                let writes = self.frames_left != Some(0);
+                let frame = writes.then(|| data.shard.take_frame(self.now)).flatten();
+                if let Some(frame) = frame {
                     moved = true;
                     let base = data.journal.bytes.len() as u64;
                     data.journal.bytes.extend_from_slice(&frame);
                     data.journal.frames.push((base, frame.clone()));
+                    data.journal.stamps.push(self.now.unix);
+                    if let Some(left) = &mut self.frames_left {
+                        *left -= 1;
+                        if *left == 0 && self.last_is_untold {
+                            continue;
+                        }
+                    }
                     data.shard
                         .apply(self.now.unix, Position(base), &frame, true)
                         .unwrap();

@@ -75,6 +75,7 @@ fn stream(first: FirstStream) -> SavedStream<Position> {
         cursor: first.cursor,
         entries: first.entries.into_iter().map(entry).collect(),
         gone: first.gone,
+        received: Vec::new(),
     }
 }
 
@@ -84,7 +85,7 @@ fn session(first: FirstSession) -> Session {
         epoch: first.epoch,
         expiry_s: first.expiry_s,
         closed: first.closed,
-        filters: first.filters,
+        filters: first.filters.into_iter().collect(),
         live: None,
     }
 }
