@@ -2,11 +2,10 @@
 //!
 //! A new protocol is one line that imports it and one line in [`all`].
 //!
-//! Owns: which gateways exist, where they listen by default, how queues and keys are spelled in the API.
+//! Owns: which gateways exist, where they listen and how, their names in WebSockets, how queues and keys are spelled in the API.
 //! Never: what a gateway's configuration means.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anabranch_amqp::{AmqpGateway, address as spelling, names::PREDECLARED};
@@ -14,13 +13,14 @@ use anabranch_core::address::{Address, AddressError, TopicFilter};
 use anabranch_core::gateway::{ExchangeKind, Gateway};
 use anabranch_core::meta::ExchangeSpec;
 use anabranch_core::properties::Codecs;
+use anabranch_driver::{GatewaySetup, ListenerSetup, Origins, Tls, TransportKind, WebSocketSetup};
 use anabranch_mqtt::MqttGateway;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use crate::config::{Config, ConfigError, GatewaySection};
+use crate::config::{Config, ConfigError, GatewaySection, ListenerKeys};
 
 /// The exchange that sessions publish to and are bound to.
 pub const TOPIC_EXCHANGE: &str = "amq.topic";
@@ -28,21 +28,43 @@ pub const TOPIC_EXCHANGE: &str = "amq.topic";
 /// Every gateway.
 fn all() -> Vec<Registered> {
     vec![
-        register("mqtt", "0.0.0.0:1883", MqttGateway::new),
-        register("amqp", "0.0.0.0:5672", AmqpGateway::new),
+        register("mqtt", "0.0.0.0:1883", MQTT_IN_WEB, MqttGateway::new),
+        register("amqp", "0.0.0.0:5672", AMQP_IN_WEB, AmqpGateway::new),
     ]
 }
+
+/// How a protocol is named in the opening of a WebSocket.
+#[derive(Clone, Copy)]
+struct InWeb {
+    names: &'static [&'static str],
+    /// Whether a client must offer one of them.
+    required: bool,
+}
+
+/// [MQTT-6.0.0-3]; the second name is that of clients of before 3.1.1.
+const MQTT_IN_WEB: InWeb = InWeb {
+    names: &["mqtt", "mqttv3.1"],
+    required: true,
+};
+
+/// No standard says how this version of AMQP is named; many clients offer nothing.
+const AMQP_IN_WEB: InWeb = InWeb {
+    names: &["amqp", "amqp0-9-1", "binary"],
+    required: false,
+};
 
 type Make = Box<dyn Fn(Table, Codecs) -> Result<Arc<dyn Gateway>, String>>;
 
 struct Registered {
     section: GatewaySection,
+    in_web: InWeb,
     make: Make,
 }
 
 fn register<C, G, E>(
     name: &'static str,
     address: &'static str,
+    in_web: InWeb,
     new: impl Fn(C, Codecs) -> Result<G, E> + 'static,
 ) -> Registered
 where
@@ -70,6 +92,7 @@ where
     };
     Registered {
         section,
+        in_web,
         make: Box::new(make),
     }
 }
@@ -104,14 +127,21 @@ pub fn sections() -> Vec<GatewaySection> {
     all().into_iter().map(|gateway| gateway.section).collect()
 }
 
-/// Gateways with the addresses they listen on.
-pub type Listening = Vec<(Arc<dyn Gateway>, SocketAddr)>;
+/// The network side of a node, made and not started.
+pub struct Made {
+    /// Gateways with their listeners.
+    pub gateways: Vec<GatewaySetup>,
+    /// The conversions of all.
+    pub codecs: Codecs,
+    /// The certificates, when a listener needs them.
+    pub tls: Option<Arc<Tls>>,
+}
 
 /// Makes all gateways as configured, each knowing the conversions of all, with those conversions.
 ///
 /// # Errors
-/// When a section does not fit.
-pub fn make(config: &Config) -> Result<(Listening, Codecs), ConfigError> {
+/// When a section does not fit, or certificates that a listener needs cannot be used.
+pub fn make(config: &Config) -> Result<Made, ConfigError> {
     let registered = all();
     let make = |gateway: &Registered, codecs: Codecs| {
         let name = gateway.section.name;
@@ -124,12 +154,56 @@ pub fn make(config: &Config) -> Result<(Listening, Codecs), ConfigError> {
         let first = make(gateway, Codecs::default())?;
         codecs.register(first.tag(), first.codec());
     }
-    let mut listening = Vec::new();
+    let mut tls = None;
+    let mut gateways = Vec::new();
     for gateway in &registered {
-        let address = config.address_of(gateway.section.name)?;
-        listening.push((make(gateway, codecs.clone())?, address));
+        let listeners = config.listeners_of(gateway.section.name)?;
+        gateways.push(GatewaySetup {
+            gateway: make(gateway, codecs.clone())?,
+            listeners: listeners_of(gateway, &listeners, config, &mut tls)?,
+        });
     }
-    Ok((listening, codecs))
+    Ok(Made {
+        gateways,
+        codecs,
+        tls,
+    })
+}
+
+/// A gateway's listeners; the certificates are read when the first one needs them.
+fn listeners_of(
+    gateway: &Registered,
+    keys: &ListenerKeys,
+    config: &Config,
+    tls: &mut Option<Arc<Tls>>,
+) -> Result<Vec<ListenerSetup>, ConfigError> {
+    let websocket = Arc::new(WebSocketSetup {
+        path: keys.ws_path.clone(),
+        subprotocols: gateway.in_web.names,
+        subprotocol_required: gateway.in_web.required,
+        origins: match (&keys.ws_origins[..], config.settings.node.dev) {
+            // Where everyone may enter, a page from anywhere in a browser here must not.
+            ([], true) => Origins::Loopback,
+            ([], false) => Origins::Any,
+            (listed, _) => Origins::Listed(listed.to_vec()),
+        },
+        frame_bytes_max: config.settings.limits.ws_frame_bytes_max,
+    });
+    let mut listeners = Vec::new();
+    for (kind, address) in &keys.addresses {
+        let encrypted = matches!(kind, TransportKind::Tls | TransportKind::Wss);
+        if encrypted && tls.is_none() {
+            let who = ListenerKeys::key(gateway.section.name, *kind);
+            *tls = Some(Arc::new(config.certificates(&who)?));
+        }
+        let in_web = matches!(kind, TransportKind::Ws | TransportKind::Wss);
+        listeners.push(ListenerSetup {
+            address: *address,
+            tls: tls.clone().filter(|_| encrypted),
+            websocket: in_web.then(|| websocket.clone()),
+        });
+    }
+    Ok(listeners)
 }
 
 /// Exchanges that every vhost has from the start.
@@ -192,16 +266,91 @@ mod tests {
     #[test]
     fn every_gateway_has_the_name_of_its_section_and_usable_defaults() {
         let config = Config::load(&sections(), None, std::iter::empty(), &[]).unwrap();
-        let (listening, _) = make(&config).unwrap();
-        let names: Vec<_> = listening
-            .iter()
-            .map(|(gateway, _)| gateway.name())
-            .collect();
+        let made = make(&config).unwrap();
+        let gateways: Vec<_> = made.gateways.iter().map(|of| &of.gateway).collect();
+        let names: Vec<_> = gateways.iter().map(|gateway| gateway.name()).collect();
         let sections: Vec<_> = sections().iter().map(|section| section.name).collect();
         assert_eq!(names, sections);
-        let mut tags: Vec<_> = listening.iter().map(|(gateway, _)| gateway.tag()).collect();
+        let mut tags: Vec<_> = gateways.iter().map(|gateway| gateway.tag()).collect();
         tags.dedup();
         assert_eq!(tags.len(), names.len());
+    }
+
+    fn configured(variables: &[(&str, &str)]) -> Result<Made, ConfigError> {
+        let environment = variables
+            .iter()
+            .map(|(name, value)| (format!("ANABRANCH_{name}"), (*value).to_owned()));
+        let config = Config::load(&sections(), None, environment, &[]).unwrap();
+        make(&config)
+    }
+
+    #[test]
+    fn a_gateway_listens_in_plain_tcp_only_unless_told_otherwise() {
+        let made = configured(&[]).unwrap();
+        assert!(made.tls.is_none());
+        for of in &made.gateways {
+            assert_eq!(of.listeners.len(), 1);
+            assert!(of.listeners[0].tls.is_none() && of.listeners[0].websocket.is_none());
+        }
+        let asked = [
+            ("GATEWAY__MQTT__ADDRESS", ""),
+            ("GATEWAY__MQTT__WS_ADDRESS", "127.0.0.1:8083"),
+            ("GATEWAY__MQTT__WS_PATH", "/mqtt"),
+            (
+                "GATEWAY__MQTT__WS_ORIGINS",
+                "https://a.example, https://b.example",
+            ),
+        ];
+        let made = configured(&asked).unwrap();
+        let [web] = &made.gateways[0].listeners[..] else {
+            panic!("{:?}", made.gateways[0].listeners);
+        };
+        assert_eq!(web.address.port(), 8083);
+        let setup = web.websocket.as_ref().unwrap();
+        assert_eq!(setup.path.as_deref(), Some("/mqtt"));
+        let listed = ["https://a.example", "https://b.example"].map(str::to_owned);
+        assert_eq!(setup.origins, Origins::Listed(listed.to_vec()));
+    }
+
+    #[test]
+    fn where_everyone_may_enter_a_strange_page_may_not() {
+        let web = ("GATEWAY__AMQP__WS_ADDRESS", "127.0.0.1:0");
+        for (dev, origins) in [("true", Origins::Loopback), ("false", Origins::Any)] {
+            let made = configured(&[("NODE__DEV", dev), web]).unwrap();
+            let setup = made.gateways[1].listeners[1].websocket.as_ref().unwrap();
+            assert_eq!(setup.origins, origins);
+        }
+    }
+
+    #[test]
+    fn a_listener_that_needs_certificates_says_which_keys_to_write() {
+        for key in ["tls_address", "wss_address"] {
+            let name = format!("GATEWAY__AMQP__{}", key.to_ascii_uppercase());
+            let said = |more: &[(&str, &str)]| {
+                let variables = [&[(&*name, "127.0.0.1:0")], more].concat();
+                let Err(error) = configured(&variables) else {
+                    panic!("it was made");
+                };
+                error.to_string()
+            };
+            let text = said(&[]);
+            let words = [
+                &*format!("`gateway.amqp.{key}`"),
+                "`tls.certificate`",
+                "tls.key",
+            ];
+            assert!(words.iter().all(|word| text.contains(*word)), "{text}");
+            let text = said(&[("TLS__CERTIFICATE", "/nonexistent/one.pem")]);
+            assert!(text.contains("`tls.key`"), "{text}");
+            let text = said(&[
+                ("TLS__CERTIFICATE", "/nonexistent/one.pem"),
+                ("TLS__KEY", "/nonexistent/two.pem"),
+            ]);
+            assert!(
+                text.contains("[tls]") && text.contains("/nonexistent/one.pem"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::reader::ReadBuffer;
 use crate::row::Counters;
 use crate::slot::{Slot, Slots};
 use crate::timers::Timers;
-use crate::transport::Transport;
+use crate::transport::Layers;
 
 /// Readiness events taken from one poll.
 const EVENTS_MAX: usize = 1024;
@@ -51,6 +51,8 @@ pub(crate) const BELL: Token = Token(usize::MAX);
 /// What all workers share.
 pub(crate) struct Surroundings {
     pub(crate) gateways: Vec<Arc<dyn Gateway>>,
+    /// What each listener's connections are, by its number.
+    pub(crate) doors: Vec<Door>,
     pub(crate) shards: Vec<(ShardId, Arc<dyn ShardPort>)>,
     pub(crate) outside: Vec<(WorkerId, Arc<dyn WorkerPort>)>,
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
@@ -60,6 +62,13 @@ pub(crate) struct Surroundings {
     pub(crate) limits: DriverLimits,
     /// Seeds of connections are made from it.
     pub(crate) seed: u64,
+}
+
+/// What a listener's connections are.
+pub(crate) struct Door {
+    /// Number of the gateway in the setup.
+    pub(crate) gateway: usize,
+    pub(crate) layers: Layers,
 }
 
 /// A worker and its connections.
@@ -158,8 +167,8 @@ impl Desk {
             Letter::Accept {
                 socket,
                 peer,
-                gateway,
-            } => self.accept(socket, peer, gateway),
+                listener,
+            } => self.accept(socket, peer, listener),
             Letter::Stop {
                 connection,
                 reason,
@@ -184,15 +193,27 @@ impl Desk {
         }
     }
 
-    fn accept(&mut self, socket: TcpStream, peer: SocketAddr, number: usize) {
-        let Some(gateway) = self.around.gateways.get(number) else {
+    fn accept(&mut self, socket: TcpStream, peer: SocketAddr, listener: usize) {
+        let around = self.around.clone();
+        let Some(door) = around.doors.get(listener) else {
+            return self.turned_away();
+        };
+        let number = door.gateway;
+        let Some(gateway) = around.gateways.get(number) else {
             return self.turned_away();
         };
         let Some((index, life)) = self.slots.vacancy() else {
             tracing::warn!(%peer, "connection refused: the worker has no place left");
             return self.turned_away();
         };
-        let mut transport = Transport::Plain(socket);
+        let mut transport = match door.layers.around(socket) {
+            Ok(transport) => transport,
+            Err(error) => {
+                tracing::warn!(%peer, %error, "connection refused: TLS cannot begin");
+                self.slots.vacate(index);
+                return self.turned_away();
+            }
+        };
         if let Err(error) = transport.register(self.poll.registry(), Token(index)) {
             tracing::warn!(%peer, %error, "connection refused: its socket cannot be waited for");
             self.slots.vacate(index);
@@ -213,6 +234,7 @@ impl Desk {
             gateway_name,
             peer,
             transport,
+            transport_kind: door.layers.kind(),
             connection: Some(connection),
             out: None,
             unsent: VecDeque::new(),

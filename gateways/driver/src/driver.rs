@@ -22,7 +22,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::call::Call;
 use crate::clock::Clock;
-use crate::desk::{BELL, Desk, Surroundings};
+use crate::desk::{BELL, Desk, Door, Surroundings};
 use crate::farewell::Farewell;
 use crate::limits::DriverLimits;
 use crate::listener::{Acceptor, Listener, bind};
@@ -31,6 +31,9 @@ use crate::reader::ReadBuffer;
 use crate::row::{ConnectionRow, Counters, DriverTotals};
 use crate::slot::Slots;
 use crate::timers::Timers;
+use crate::tls::Tls;
+use crate::transport::{Layers, TransportKind};
+use crate::websocket::WebSocketSetup;
 
 /// What happens with the answer to a login; called on any thread, exactly once.
 pub type LoginDone = Box<dyn FnOnce(Result<Verified, Refusal>) + Send>;
@@ -47,10 +50,12 @@ pub trait Host: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address} for {gateway}: {source}")]
+    #[error("cannot listen on {address} for {gateway} ({transport}): {source}")]
     Bind {
         /// Short name of the gateway.
         gateway: &'static str,
+        /// What was to carry its bytes.
+        transport: TransportKind,
         /// Where.
         address: SocketAddr,
         /// What the system said.
@@ -77,8 +82,8 @@ pub struct Crew {
 pub struct DriverSetup {
     /// The workers' own setups, one for each of the crew, in the order of their numbers.
     pub workers: Vec<WorkerSetup>,
-    /// Gateways with the addresses they listen on; port 0 picks a free one.
-    pub gateways: Vec<(Arc<dyn Gateway>, SocketAddr)>,
+    /// Gateways with their listeners.
+    pub gateways: Vec<GatewaySetup>,
     /// The data shards.
     pub shards: Vec<(ShardId, Arc<dyn ShardPort>)>,
     /// Askers beside the crew that volatile shards may have to answer.
@@ -93,6 +98,59 @@ pub struct DriverSetup {
     pub limits: DriverLimits,
     /// Random; seeds of connections are made from it.
     pub seed: u64,
+}
+
+/// A gateway and where it listens.
+pub struct GatewaySetup {
+    /// The protocol.
+    pub gateway: Arc<dyn Gateway>,
+    /// Where it listens, and what is around its bytes there.
+    pub listeners: Vec<ListenerSetup>,
+}
+
+/// One listener of a gateway.
+#[derive(Clone, Debug)]
+pub struct ListenerSetup {
+    /// Where; port 0 picks a free one.
+    pub address: SocketAddr,
+    /// The certificates, when its bytes are encrypted.
+    pub tls: Option<Arc<Tls>>,
+    /// What is asked of a WebSocket, when its bytes travel in one.
+    pub websocket: Option<Arc<WebSocketSetup>>,
+}
+
+impl ListenerSetup {
+    /// Plain TCP.
+    pub fn plain(address: SocketAddr) -> ListenerSetup {
+        ListenerSetup {
+            address,
+            tls: None,
+            websocket: None,
+        }
+    }
+}
+
+/// A listener of a driver that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Short name of its gateway.
+    pub gateway: &'static str,
+    /// What carries its connections' bytes.
+    pub transport: TransportKind,
+    /// Where.
+    pub address: SocketAddr,
+}
+
+impl Listening {
+    /// Its name for people: the gateway's, and what carries its bytes where that is not plain TCP.
+    pub fn name(&self) -> String {
+        match self.transport {
+            TransportKind::Tcp => self.gateway.to_owned(),
+            TransportKind::Tls | TransportKind::Ws | TransportKind::Wss => {
+                format!("{}-{}", self.gateway, self.transport)
+            }
+        }
+    }
 }
 
 impl Crew {
@@ -144,37 +202,47 @@ impl Crew {
         if setup.workers.len() != self.mailboxes.len() {
             return Err(StartError::Workers(setup.workers.len()));
         }
+        let names: Vec<_> = setup.gateways.iter().map(|of| of.gateway.name()).collect();
         let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
-        for (gateway, (protocol, address)) in setup.gateways.iter().enumerate() {
-            let name = protocol.name();
-            let address = *address;
-            let socket = bind(address).map_err(|source| StartError::Bind {
-                gateway: name,
-                address,
-                source,
-            })?;
-            addresses.push((name, socket.local_addr()?));
-            listeners.push(Listener {
-                socket,
-                gateway,
-                name,
-                behind: false,
-                failing: false,
-            });
+        let mut listening = Vec::new();
+        let mut doors = Vec::new();
+        for (gateway, of) in setup.gateways.iter().enumerate() {
+            let name = of.gateway.name();
+            for asked in &of.listeners {
+                let address = asked.address;
+                let layers = Layers {
+                    tls: asked.tls.clone(),
+                    websocket: asked.websocket.clone(),
+                };
+                let transport = layers.kind();
+                let socket = bind(address).map_err(|source| StartError::Bind {
+                    gateway: name,
+                    transport,
+                    address,
+                    source,
+                })?;
+                listening.push(Listening {
+                    gateway: name,
+                    transport,
+                    address: socket.local_addr()?,
+                });
+                listeners.push(Listener {
+                    socket,
+                    name,
+                    behind: false,
+                    failing: false,
+                });
+                doors.push(Door { gateway, layers });
+            }
         }
-        let names: Vec<_> = addresses.iter().map(|(name, _)| *name).collect();
         let counters: Vec<_> = setup
             .workers
             .iter()
             .map(|_| Arc::new(Counters::new(names.len())))
             .collect();
         let around = Arc::new(Surroundings {
-            gateways: setup
-                .gateways
-                .into_iter()
-                .map(|(gateway, _)| gateway)
-                .collect(),
+            gateways: setup.gateways.into_iter().map(|of| of.gateway).collect(),
+            doors,
             shards: setup.shards,
             outside: setup.outside,
             mailboxes: self.mailboxes.clone(),
@@ -184,10 +252,11 @@ impl Crew {
             limits: setup.limits,
             seed: setup.seed,
         });
-        let doors = Poll::new()?;
-        let bell = Waker::new(doors.registry(), BELL)?;
+        let entry = Poll::new()?;
+        let bell = Waker::new(entry.registry(), BELL)?;
         let driver = Driver {
-            addresses,
+            listening,
+            names,
             mailboxes: self.mailboxes,
             counters,
             stopping: Arc::new(AtomicBool::new(false)),
@@ -227,7 +296,7 @@ impl Crew {
             })?;
         }
         let acceptor = Acceptor {
-            poll: doors,
+            poll: entry,
             listeners,
             desks: driver
                 .mailboxes
@@ -247,7 +316,9 @@ impl Crew {
 
 /// The running network side of a node.
 pub struct Driver {
-    addresses: Vec<(&'static str, SocketAddr)>,
+    listening: Vec<Listening>,
+    /// The gateways' names, in the order of the setup.
+    names: Vec<&'static str>,
     mailboxes: Vec<Arc<Mailbox>>,
     counters: Vec<Arc<Counters>>,
     stopping: Arc<AtomicBool>,
@@ -258,9 +329,9 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Where it listens: gateway and address, in the order of the setup.
-    pub fn addresses(&self) -> &[(&'static str, SocketAddr)] {
-        &self.addresses
+    /// Where it listens, in the order of the setup.
+    pub fn listening(&self) -> &[Listening] {
+        &self.listening
     }
 
     /// Sums over all workers; reads counters only.
@@ -269,6 +340,7 @@ impl Driver {
         for counters in &self.counters {
             totals.open += counters.open.load(Ordering::Relaxed) as u64;
             totals.accepted += counters.accepted.load(Ordering::Relaxed);
+            totals.handshakes_failed += counters.handshakes_failed.load(Ordering::Relaxed);
             totals.received_bytes += counters.received_bytes.load(Ordering::Relaxed);
             totals.sent_bytes += counters.sent_bytes.load(Ordering::Relaxed);
         }
@@ -282,9 +354,9 @@ impl Driver {
                 |counters: &Arc<Counters>| counters.open_of[gateway].load(Ordering::Relaxed) as u64;
             self.counters.iter().map(of).sum()
         };
-        let names = self.addresses.iter().enumerate();
+        let names = self.names.iter().enumerate();
         names
-            .map(|(gateway, (name, _))| (*name, open(gateway)))
+            .map(|(gateway, name)| (*name, open(gateway)))
             .collect()
     }
 
@@ -422,7 +494,7 @@ impl<T> Gathering<T> {
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
-            .field("addresses", &self.addresses)
+            .field("listening", &self.listening)
             .finish_non_exhaustive()
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::desk::Desk;
 use crate::farewell::Ended;
+use crate::reader::Got;
 use crate::slot::Written;
 
 impl Desk {
@@ -25,8 +26,8 @@ impl Desk {
             slot.paused = true;
             return;
         }
-        let read = match self.reader.read(&mut slot.transport) {
-            Ok(read) => read,
+        let got = match self.reader.read(&mut slot.transport) {
+            Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 return self.read_later(index);
@@ -35,18 +36,37 @@ impl Desk {
                 return self.lost(index, Cow::Owned(format!("the socket failed: {error}")));
             }
         };
-        if read.bytes.is_empty() {
-            return self.lost(
-                index,
-                Cow::Borrowed("it closed its socket without a goodbye"),
-            );
+        if slot.transport.wants_write() {
+            slot.full = false;
+            self.write_later(index);
         }
-        slot.received_bytes += read.bytes.len() as u64;
-        self.received_bytes += read.bytes.len() as u64;
+        let (bytes, more) = match got {
+            Got::Bytes { bytes, more } => (bytes, more),
+            Got::End => {
+                return self.lost(
+                    index,
+                    Cow::Borrowed("it closed its socket without a goodbye"),
+                );
+            }
+            Got::Goodbye => {
+                let why = Cow::Borrowed("it closed its WebSocket");
+                let by = ClosedBy::Peer;
+                return self.part(index, Close { by, why });
+            }
+            Got::Fault(why) => {
+                let by = ClosedBy::PeerFault;
+                return self.part(index, Close { by, why });
+            }
+        };
+        let Some(slot) = self.slots.at(index) else {
+            return;
+        };
+        slot.received_bytes += bytes.len() as u64;
+        self.received_bytes += bytes.len() as u64;
         // After an end of the peer's side no further event comes: only reading finds it.
-        let more = read.full || slot.read_closed;
-        if slot.close.is_none() {
-            self.feed(index, Input::Bytes(read.bytes));
+        let more = more || slot.read_closed;
+        if slot.close.is_none() && !bytes.is_empty() {
+            self.feed(index, Input::Bytes(bytes));
         }
         if more {
             self.read_later(index);
@@ -192,6 +212,12 @@ impl Desk {
             slot.stall_by = None;
             self.stop(index, StopReason::SlowReader);
         } else if slot.login_overdue(now) {
+            if let Some(handshake) = slot.transport.missing() {
+                // Nothing of its protocol can reach it.
+                let why = Cow::Owned(format!("its {handshake} was not complete in time"));
+                let by = ClosedBy::PeerFault;
+                return self.part(index, Close { by, why });
+            }
             self.stop(index, StopReason::LoginTimeout);
         } else if own.is_some_and(|due| due <= mono) {
             self.feed(index, Input::Timeout);
@@ -266,12 +292,37 @@ impl Desk {
             },
         );
         self.worker.disconnected(self.now, slot.id);
+        if slot.was_shut_out() {
+            slot.forget_unsent();
+        }
         slot.close = Some(close);
         slot.login_by = None;
         slot.stall_by = None;
         slot.linger_until = Some(linger_until);
         self.write_later(index);
         self.rest(index);
+    }
+
+    /// The peer cannot be reached in its protocol's words any more, but in the transport's.
+    fn part(&mut self, index: usize, close: Close) {
+        let Some(slot) = self.slots.at(index) else {
+            return;
+        };
+        if slot.connection.is_none() {
+            return match close.by {
+                ClosedBy::Peer => self.remove(index),
+                // Its last bytes are leaving, and what comes is not looked at.
+                ClosedBy::PeerFault | ClosedBy::Refused | ClosedBy::Us => self.read_later(index),
+            };
+        }
+        if slot.was_shut_out() && close.by == ClosedBy::PeerFault {
+            self.counters.handshakes_failed.fetch_add(1, Relaxed);
+        }
+        self.feed(index, Input::Closed);
+        if let Some(slot) = self.slots.at(index) {
+            slot.forget_unsent();
+        }
+        self.close(index, close);
     }
 
     /// The last byte of an ended connection has left.
@@ -283,12 +334,15 @@ impl Desk {
             .close
             .as_ref()
             .is_some_and(|close| close.by == ClosedBy::Peer);
-        if by_peer || slot.read_closed {
+        if slot.read_closed || (by_peer && !slot.transport.has_words()) {
             return self.remove(index);
         }
         // Closing a socket with unread bytes resets it, and the peer may never see why it was closed:
         // we say that we are done and wait (no longer than the linger time) until it is, too.
-        slot.transport.finish();
+        if !slot.transport.finish() {
+            slot.full = true;
+            return;
+        }
         self.read_later(index);
     }
 
@@ -306,6 +360,12 @@ impl Desk {
                     why,
                 },
             );
+        }
+        if let Some(slot) = self.slots.at(index)
+            && slot.transport.has_words()
+        {
+            // An answer to the peer's goodbye, if it leaves at once.
+            slot.transport.finish();
         }
         self.remove(index);
     }

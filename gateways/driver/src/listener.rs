@@ -28,8 +28,7 @@ const EVENTS_MAX: usize = 16;
 /// A listening socket of a gateway.
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
-    /// Number of the gateway in the setup.
-    pub(crate) gateway: usize,
+    /// Name of its gateway.
     pub(crate) name: &'static str,
     /// Accepting failed and is to be tried again without a new event.
     pub(crate) behind: bool,
@@ -109,11 +108,10 @@ impl Acceptor {
                     // Small packets are batched by us; the kernel must not wait for more.
                     socket.set_nodelay(true).ok();
                     listener.failing = false;
-                    let gateway = listener.gateway;
                     self.seat(Letter::Accept {
                         socket,
                         peer,
-                        gateway,
+                        listener: number,
                     });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -33,11 +33,11 @@ pub(crate) enum Letter {
     },
     /// The answer to a login or a change of metadata.
     Answer(HostAnswer),
-    /// A new connection of the gateway with this number.
+    /// A new connection of the listener with this number.
     Accept {
         socket: TcpStream,
         peer: SocketAddr,
-        gateway: usize,
+        listener: usize,
     },
     /// End a connection; the callback is told whether there was one.
     Stop {

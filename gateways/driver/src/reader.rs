@@ -3,46 +3,81 @@
 //! A read's bytes are split off and handed on as [`Bytes`]; the allocation is used again as soon as
 //! nobody kept a slice of it. So an idle connection has no read buffer at all.
 //!
-//! Owns: the buffer.
+//! Where bytes are encrypted, they are read into a second buffer, which all share as well.
+//!
+//! Owns: the buffers.
 //! Never: keeps bytes of a connection between two reads.
 
-use crate::transport::Transport;
 use bytes::{Bytes, BytesMut};
-use std::io;
+use std::borrow::Cow;
+use std::io::{self, Read};
+
+use crate::transport::Transport;
+use crate::wrapped::Arrived;
 
 /// Size of one allocation, and so the most that one read can bring.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
 /// With less room than this the next read gets a fresh chunk: many small reads share a chunk, and no
 /// read is offered so little that a busy peer costs a system call per kilobyte.
 const ROOM_BYTES_MIN: usize = 16 * 1024;
+/// The same for what is encrypted: beside a record's beginning that came before there is room to read.
+const ROOM_BYTES_MIN_WRAPPED: usize = 40 * 1024;
 
 /// Buffer for reading, shared by the connections of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     /// Initialised room that was not handed out yet.
     room: BytesMut,
+    /// Encrypted bytes; allocated when the first are read.
+    wire: Vec<u8>,
 }
 
-/// What a read brought.
-pub(crate) struct Read {
-    /// The bytes, empty at the end.
-    pub(crate) bytes: Bytes,
-    /// Whether they filled the room: there may be more.
-    pub(crate) full: bool,
+/// What a read gave.
+pub(crate) enum Got {
+    /// Bytes of the protocol, or none yet; whether there may be more, which no event will say.
+    Bytes { bytes: Bytes, more: bool },
+    /// The peer will send no more.
+    End,
+    /// The peer has ended in the transport's words, and is to be answered in them.
+    Goodbye,
+    /// The peer broke the transport's rules, and is to be told so.
+    Fault(Cow<'static, str>),
 }
 
 impl ReadBuffer {
     /// Reads once.
-    pub(crate) fn read(&mut self, from: &mut Transport) -> io::Result<Read> {
-        if self.room.len() < ROOM_BYTES_MIN {
+    pub(crate) fn read(&mut self, from: &mut Transport) -> io::Result<Got> {
+        let arrived = match from {
+            Transport::Plain(socket) => {
+                self.make_room(ROOM_BYTES_MIN);
+                let count = socket.read(&mut self.room)?;
+                let more = count == self.room.len();
+                match count {
+                    0 => Arrived::End,
+                    _ => Arrived::Bytes { count, more },
+                }
+            }
+            Transport::Wrapped(wrapped) => {
+                self.make_room(ROOM_BYTES_MIN_WRAPPED);
+                self.wire.resize(CHUNK_BYTES, 0);
+                wrapped.read(&mut self.room, &mut self.wire)?
+            }
+        };
+        Ok(match arrived {
+            Arrived::Bytes { count, more } => Got::Bytes {
+                bytes: self.room.split_to(count).freeze(),
+                more,
+            },
+            Arrived::End => Got::End,
+            Arrived::Goodbye => Got::Goodbye,
+            Arrived::Fault(why) => Got::Fault(why),
+        })
+    }
+
+    fn make_room(&mut self, least: usize) {
+        if self.room.len() < least {
             self.renew();
         }
-        let count = from.read(&mut self.room)?;
-        let full = count == self.room.len();
-        Ok(Read {
-            bytes: self.room.split_to(count).freeze(),
-            full,
-        })
     }
 
     fn renew(&mut self) {

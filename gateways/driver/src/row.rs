@@ -8,6 +8,8 @@ use anabranch_core::id::{ConnectionId, UnixMs};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use crate::transport::TransportKind;
+
 /// A live connection as the console sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionRow {
@@ -17,6 +19,8 @@ pub struct ConnectionRow {
     pub gateway: &'static str,
     /// The other end.
     pub peer: SocketAddr,
+    /// What carries its bytes.
+    pub transport: TransportKind,
     /// When it was accepted.
     pub accepted: UnixMs,
     /// How it stands.
@@ -65,6 +69,8 @@ pub(crate) struct Counters {
     pub(crate) open_of: Vec<AtomicUsize>,
     /// Connections accepted since the start.
     pub(crate) accepted: AtomicU64,
+    /// Connections that ended without their TLS or WebSocket handshake.
+    pub(crate) handshakes_failed: AtomicU64,
     /// Bytes read since the start.
     pub(crate) received_bytes: AtomicU64,
     /// Bytes written since the start.
@@ -88,6 +94,8 @@ pub struct DriverTotals {
     pub open: u64,
     /// Connections accepted since the start.
     pub accepted: u64,
+    /// Connections since the start that ended because their TLS or WebSocket handshake failed.
+    pub handshakes_failed: u64,
     /// Bytes read since the start.
     pub received_bytes: u64,
     /// Bytes written since the start.

@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 
 use crate::row::{ConnectionRow, ConnectionState};
-use crate::transport::Transport;
+use crate::transport::{Transport, TransportKind};
 
 /// Pieces that one system call writes at most.
 const PIECES_MAX: usize = 64;
@@ -26,6 +26,7 @@ pub(crate) struct Slot {
     pub(crate) gateway_name: &'static str,
     pub(crate) peer: SocketAddr,
     pub(crate) transport: Transport,
+    pub(crate) transport_kind: TransportKind,
     /// Absent once it is closed and only its last bytes are leaving.
     pub(crate) connection: Option<Box<dyn Connection>>,
     /// What it produced in this turn.
@@ -88,15 +89,23 @@ impl Slot {
     /// # Errors
     /// When the socket is broken.
     pub(crate) fn write(&mut self, stall_by: MonotonicMs) -> io::Result<Written> {
-        let before = self.sent_bytes;
-        let written = self.write_pieces();
-        if self.unsent_bytes == 0 {
+        let (before, pending) = (self.sent_bytes, self.transport.pending_bytes());
+        let written = self.write_pieces().and_then(|written| {
+            if written == Written::All && !self.transport.flush()? {
+                self.full = true;
+                return Ok(Written::Full);
+            }
+            Ok(written)
+        });
+        let left = self.transport.pending_bytes();
+        let moved = self.sent_bytes > before || left < pending;
+        if self.unsent_bytes + left == 0 {
             self.stall_by = None;
             // A burst's list of pieces is not kept by a connection that is idle afterwards.
             if self.unsent.capacity() > PIECES_MAX {
                 self.unsent = VecDeque::new();
             }
-        } else if self.close.is_none() && (self.stall_by.is_none() || self.sent_bytes > before) {
+        } else if self.close.is_none() && (self.stall_by.is_none() || moved) {
             self.stall_by = Some(stall_by);
         }
         written
@@ -110,7 +119,7 @@ impl Slot {
                 match take_some(|| self.transport.write(single))? {
                     Some(count) => {
                         self.sent_bytes += count as u64;
-                        self.full = count < single.len();
+                        self.full = self.transport.is_full(count, single.len());
                         out.send.consume_tail(count);
                     }
                     None => self.full = true,
@@ -136,7 +145,7 @@ impl Slot {
             }
             match take_some(|| self.transport.write_vectored(&slices[..count]))? {
                 Some(sent) => {
-                    self.full = sent < offered;
+                    self.full = self.transport.is_full(sent, offered);
                     self.sent(sent);
                 }
                 None => self.full = true,
@@ -160,6 +169,18 @@ impl Slot {
             count -= piece.len();
             self.unsent.pop_front();
         }
+    }
+
+    /// Drops what its gateway has said and the peer was not sent.
+    pub(crate) fn forget_unsent(&mut self) {
+        self.unsent = VecDeque::new();
+        self.unsent_bytes = 0;
+        self.out = None;
+    }
+
+    /// Whether nothing of its protocol has ever passed, because a handshake is not complete.
+    pub(crate) fn was_shut_out(&self) -> bool {
+        self.transport.missing().is_some()
     }
 
     /// What the console shows of it.
@@ -186,7 +207,8 @@ impl Slot {
             state,
             received_bytes: self.received_bytes,
             sent_bytes: self.sent_bytes,
-            unsent_bytes: self.unsent_bytes,
+            unsent_bytes: self.unsent_bytes + self.transport.pending_bytes(),
+            transport: self.transport_kind,
             view,
         }
     }

@@ -139,13 +139,14 @@ impl NodeBackend {
     }
 
     fn listeners(&self) -> Vec<Listener> {
-        let own = [("http", self.parts.http)];
-        let all = self.parts.driver.addresses().iter().copied().chain(own);
-        let row = |(name, address): (&str, std::net::SocketAddr)| Listener {
-            protocol: name.to_owned(),
+        let own = ("http".to_owned(), self.parts.http);
+        let listening = self.parts.driver.listening().iter();
+        let all = listening.map(|one| (one.name(), one.address));
+        let row = |(protocol, address): (String, std::net::SocketAddr)| Listener {
+            protocol,
             address: address.to_string(),
         };
-        all.map(row).collect()
+        all.chain([own]).map(row).collect()
     }
 
     fn alarms(&self) -> Vec<Alarm> {

@@ -127,9 +127,27 @@ pub struct NodeFlags {
     /// Where devices connect [default: 0.0.0.0:1883; 127.0.0.1:1883 with --dev]
     #[arg(long, value_name = "ADDR")]
     pub mqtt: Option<String>,
+    /// Where devices connect by TLS [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    pub mqtt_tls: Option<String>,
+    /// Where devices and pages connect by WebSocket [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    pub mqtt_ws: Option<String>,
+    /// Where devices and pages connect by WebSocket in TLS [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    pub mqtt_wss: Option<String>,
     /// Where applications connect [default: 0.0.0.0:5672; 127.0.0.1:5672 with --dev]
     #[arg(long, value_name = "ADDR")]
     pub amqp: Option<String>,
+    /// Where applications connect by TLS [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    pub amqp_tls: Option<String>,
+    /// Certificate for TLS, in PEM, with those that link it to its root
+    #[arg(long, value_name = "FILE")]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     /// Where API and console are [default: 127.0.0.1:15672]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,

@@ -7,8 +7,9 @@
 //!
 //! Owns: the sections of the server, merging, where a value came from.
 //! Never: what a gateway's keys mean.
-//! Next: `merge.rs`, then `settings.rs`.
+//! Next: `merge.rs`, then `settings.rs` and `listeners.rs`.
 
+mod listeners;
 mod merge;
 mod nearest;
 mod settings;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+pub use listeners::ListenerKeys;
 pub use merge::{ConfigError, Source};
 pub use settings::{AuthSettings, LogFormat, Settings};
 
@@ -114,18 +116,12 @@ impl Config {
         self.merged.entries()
     }
 
-    /// Where a gateway listens.
-    ///
-    /// # Errors
-    /// When it is no address.
-    pub fn address_of(&self, gateway: &str) -> Result<std::net::SocketAddr, ConfigError> {
-        settings::address(&self.merged, &format!("gateway.{gateway}.address"))
-    }
-
     /// A gateway's own keys.
     pub fn section_of(&self, gateway: &str) -> Table {
         let mut section = self.merged.table(&["gateway", gateway]);
-        section.remove("address");
+        for key in listeners::KEYS {
+            section.remove(key);
+        }
         section
     }
 
@@ -168,10 +164,7 @@ fn defaults(gateways: &[GatewaySection]) -> Table {
     let mut sections = Table::new();
     for gateway in gateways {
         let mut section = Table::new();
-        section.insert(
-            "address".to_owned(),
-            Value::String(gateway.address.to_owned()),
-        );
+        listeners::put_defaults(gateway.address, &mut section);
         section.extend(gateway.defaults.clone());
         sections.insert(gateway.name.to_owned(), Value::Table(section));
     }
@@ -182,6 +175,7 @@ fn defaults(gateways: &[GatewaySection]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_driver::TransportKind;
 
     fn gateways() -> Vec<GatewaySection> {
         vec![GatewaySection {
@@ -219,10 +213,9 @@ mod tests {
         let settings = &config.settings;
         assert_eq!(settings.http.address, "127.0.0.1:15672".parse().unwrap());
         assert_eq!(settings.node.data, Path::new("./data"));
-        assert_eq!(
-            config.address_of("words").unwrap(),
-            "0.0.0.0:7".parse().unwrap()
-        );
+        let words = config.listeners_of("words").unwrap();
+        let plain = (TransportKind::Tcp, "0.0.0.0:7".parse().unwrap());
+        assert_eq!(words.addresses, [plain]);
         assert!(!settings.node.dev);
         assert!(
             config
@@ -323,7 +316,7 @@ mod tests {
         let error = |file| load(Some(file), &[], &[]).unwrap_err().to_string();
         assert!(error("[words]\na = 1").contains("`gateway.words`"));
         assert!(error("dev = true").contains("`node.dev`"));
-        let far = error("[tls]\na = 1");
+        let far = error("[cluster]\na = 1");
         assert!(
             !far.contains("nearest") && far.contains("config show"),
             "{far}"

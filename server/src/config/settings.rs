@@ -1,6 +1,6 @@
 //! The server's own sections: their keys, defaults and ranges.
 //!
-//! Owns: `[node]`, `[http]`, `[store]`, `[limits]`, `[auth]` and `[log]`.
+//! Owns: `[node]`, `[http]`, `[tls]`, `[store]`, `[limits]`, `[auth]` and `[log]`.
 //! Never: a gateway's section.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -20,6 +20,8 @@ pub struct Settings {
     pub node: NodeSettings,
     /// API and console.
     pub http: HttpSettings,
+    /// Certificates.
+    pub tls: TlsSettings,
     /// The journal.
     pub store: StoreSettings,
     /// Connections and back-pressure.
@@ -52,6 +54,29 @@ pub struct HttpSettings {
     pub session_idle_s: u64,
     /// Further names that a Host header may have on loopback.
     pub allowed_hosts: Vec<String>,
+}
+
+/// Certificates of the gateways' listeners.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TlsSettings {
+    /// The certificate, followed by those that link it to its root.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who signs clients' certificates; empty is that none is asked for.
+    pub client_ca: PathBuf,
+    /// Whether a client may do without.
+    pub client_auth: ClientAuth,
+}
+
+/// What a client without a certificate is, where clients' certificates are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientAuth {
+    /// Let in, to log in otherwise.
+    Request,
+    /// Turned away.
+    Require,
 }
 
 /// The journal.
@@ -90,6 +115,8 @@ pub struct LimitSettings {
     pub stall_ms: u64,
     /// How long clients have to say goodbye at shutdown.
     pub drain_ms: u64,
+    /// Longest frame of a WebSocket; its length is no memory, so this is against nonsense only.
+    pub ws_frame_bytes_max: u64,
 }
 
 /// Logins.
@@ -172,6 +199,17 @@ impl Default for HttpSettings {
     }
 }
 
+impl Default for TlsSettings {
+    fn default() -> Self {
+        TlsSettings {
+            certificate: PathBuf::new(),
+            key: PathBuf::new(),
+            client_ca: PathBuf::new(),
+            client_auth: ClientAuth::Require,
+        }
+    }
+}
+
 impl Default for StoreSettings {
     fn default() -> Self {
         let shard = ShardLimits::default();
@@ -198,6 +236,7 @@ impl Default for LimitSettings {
             unsent_stop_bytes: driver.unsent_stop_bytes,
             stall_ms: driver.stall_ms,
             drain_ms: driver.drain_ms,
+            ws_frame_bytes_max: 512 << 20,
         }
     }
 }
@@ -250,6 +289,7 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("limits.unsent_stop_bytes", 1024, 1 << 32),
         ("limits.stall_ms", 100, 3_600_000),
         ("limits.drain_ms", 0, 3_600_000),
+        ("limits.ws_frame_bytes_max", 1024, 1 << 40),
         ("auth.verify_max", 1, 256),
         ("auth.waiting_max", 1, 10_000_000),
         ("auth.remember_s", 0, 24 * 3600),
@@ -269,19 +309,21 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
             });
         }
     }
-    let format = merged
-        .find("log.format")
-        .and_then(Value::as_str)
-        .unwrap_or("text");
-    if !["text", "json"].contains(&format) {
-        return Err(ConfigError::Range {
-            from: merged.source("log.format"),
-            key: "log.format".to_owned(),
-            wanted: "`text` or `json`".to_owned(),
-            found: format!("`{format}`"),
-        });
+    for (key, words) in [
+        ("log.format", ["text", "json"]),
+        ("tls.client_auth", ["request", "require"]),
+    ] {
+        let word = merged.find(key).and_then(Value::as_str);
+        if !words.map(Some).contains(&word) {
+            return Err(ConfigError::Range {
+                from: merged.source(key),
+                key: key.to_owned(),
+                wanted: format!("`{}` or `{}`", words[0], words[1]),
+                found: format!("`{}`", word.unwrap_or_default()),
+            });
+        }
     }
-    let mut server: Table = ["node", "http", "store", "limits", "auth", "log"]
+    let mut server: Table = ["node", "http", "tls", "store", "limits", "auth", "log"]
         .into_iter()
         .map(|section| (section.to_owned(), Value::Table(merged.table(&[section]))))
         .collect();

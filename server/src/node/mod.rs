@@ -4,13 +4,16 @@
 //! Never: rules; what a part does once it runs.
 //! Next: `start.rs` (what is joined with what), `founding.rs` (what a first start stores).
 
+mod certificates;
 mod descriptors;
 mod founding;
 mod start;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anabranch_driver::TransportKind;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -32,12 +35,30 @@ pub const CONFIGURATION_CODE: u8 = 2;
 /// See [`Config::load`].
 pub fn configuration(flags: &ServeFlags) -> Result<Config, ConfigError> {
     let node = &flags.node;
-    let data = node.data.as_ref().map(|data| data.display().to_string());
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let given = [
-        ("--data", "node.data", data),
+        ("--data", "node.data", path(&node.data)),
         ("--dev", "node.dev", flags.dev.then(|| "true".to_owned())),
         ("--mqtt", "gateway.mqtt.address", node.mqtt.clone()),
+        (
+            "--mqtt-tls",
+            "gateway.mqtt.tls_address",
+            node.mqtt_tls.clone(),
+        ),
+        ("--mqtt-ws", "gateway.mqtt.ws_address", node.mqtt_ws.clone()),
+        (
+            "--mqtt-wss",
+            "gateway.mqtt.wss_address",
+            node.mqtt_wss.clone(),
+        ),
         ("--amqp", "gateway.amqp.address", node.amqp.clone()),
+        (
+            "--amqp-tls",
+            "gateway.amqp.tls_address",
+            node.amqp_tls.clone(),
+        ),
+        ("--certificate", "tls.certificate", path(&node.certificate)),
+        ("--key", "tls.key", path(&node.key)),
         ("--http", "http.address", node.http.clone()),
         ("--log", "log.format", node.log.clone()),
     ];
@@ -58,22 +79,24 @@ pub fn configuration(flags: &ServeFlags) -> Result<Config, ConfigError> {
 /// Whether a node could be started with this configuration, as far as that can be known without doing it.
 ///
 /// # Errors
-/// A gateway's section or `log.level` does not fit, or development mode would listen beyond loopback.
-pub fn check(config: &Config) -> Result<gateways::Listening, StartError> {
+/// A gateway's section, `log.level` or a certificate does not fit, or development mode would listen
+/// beyond loopback.
+pub fn check(config: &Config) -> Result<gateways::Made, StartError> {
     log_level(config)?;
-    let (listening, _) = gateways::make(config)?;
+    let made = gateways::make(config)?;
     if config.settings.node.dev {
         let http = ("http", config.settings.http.address);
-        let all = listening
-            .iter()
-            .map(|(gateway, address)| (gateway.name(), *address));
+        let all = made.gateways.iter().flat_map(|of| {
+            let listeners = of.listeners.iter();
+            listeners.map(|listener| (of.gateway.name(), listener.address))
+        });
         for (name, address) in all.chain([http]) {
             if !address.ip().is_loopback() {
                 return Err(StartError::DevBeyondLoopback { name, address });
             }
         }
     }
-    Ok(listening)
+    Ok(made)
 }
 
 /// Runs a node until it is told to stop; gives the exit code.
@@ -167,11 +190,14 @@ async fn told(signal: &mut Signal) {
 /// password: such logs are collected.
 fn announce(config: &Config, running: &Running) {
     let address = |name: &str| {
-        let found = running.listening.iter().find(|(known, _)| *known == name);
-        found
-            .map(|(_, address)| address.to_string())
-            .unwrap_or_default()
+        let address = running.plain(name);
+        address.map_or_else(String::new, |address| address.to_string())
     };
+    let (tls, ws, wss) = (
+        running.others(TransportKind::Tls),
+        running.others(TransportKind::Ws),
+        running.others(TransportKind::Wss),
+    );
     let (mqtt, amqp, http) = (address("mqtt"), address("amqp"), running.http.to_string());
     let file = running.password_file.display().to_string();
     let console = format!("http://{}/", near(running.http));
@@ -212,7 +238,7 @@ fn announce(config: &Config, running: &Running) {
             "the administrator's first password, if nobody changed it, stands in the file"
         );
     }
-    tracing::info!(mqtt, amqp, http, "ready");
+    tracing::info!(mqtt, amqp, http, tls, ws, wss, "ready");
 }
 
 /// Where somebody on this machine reaches a listener: who listens everywhere does so on loopback too.
@@ -227,22 +253,20 @@ fn near(address: SocketAddr) -> SocketAddr {
 /// Where the console is, who may enter, and two commands to copy: an application that waits for what a
 /// device reports.
 fn welcome(running: &Running, console: &str, user: &str, password: &str, note: &str) {
-    let target = |name: &str| {
-        let found = running.listening.iter().find(|(known, _)| *known == name);
-        let address = found.map(|(_, address)| near(*address));
-        let unknown = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let address = address.unwrap_or(unknown);
-        (address.ip(), address.port())
-    };
     let typed = match user {
         ADMIN => format!("\"$(cat '{}')\"", running.password_file.display()),
         _ => password.to_owned(),
     };
     let exchange = gateways::TOPIC_EXCHANGE;
-    let ((amqp, amqp_port), (mqtt, mqtt_port)) = (target("amqp"), target("mqtt"));
+    println!("\n  console   {console}\n  user      {user}\n  password  {password}{note}\n");
+    let (Some(amqp), Some(mqtt)) = (running.plain("amqp"), running.plain("mqtt")) else {
+        return;
+    };
+    let (amqp, mqtt) = (near(amqp), near(mqtt));
+    let ((amqp, amqp_port), (mqtt, mqtt_port)) =
+        ((amqp.ip(), amqp.port()), (mqtt.ip(), mqtt.port()));
     println!(
-        "\n  console   {console}\n  user      {user}\n  password  {password}{note}\n\n  \
-         Try it, in two terminals:\n\n    \
+        "  Try it, in two terminals:\n\n    \
          amqp-consume --server {amqp} --port {amqp_port} --username {user} --password {typed} \\\n        \
          --exchange {exchange} --routing-key 'plant.*.temp' cat\n\n    \
          mosquitto_pub -h {mqtt} -p {mqtt_port} -u {user} -P {typed} -q 1 -t plant/7/temp -m 21.5\n"

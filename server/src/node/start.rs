@@ -22,7 +22,7 @@ use anabranch_core::port::{MetaPort, ShardPort, WorkerPort};
 use anabranch_core::router::Fabric;
 use anabranch_core::shard::ShardSetup;
 use anabranch_core::worker::{WorkerLimits, WorkerSetup};
-use anabranch_driver::{Crew, Driver, DriverSetup};
+use anabranch_driver::{Crew, Driver, DriverSetup, Listening, TransportKind};
 use anabranch_store::clock::SystemClock;
 use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
@@ -31,9 +31,11 @@ use anabranch_store::shard::{
     DataShard, DataShardSetup, MetaShard, MetaShardSetup, ShardStartError,
 };
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::certificates;
 use super::founding::Founding;
 use crate::backend::{Asker, NodeBackend, NodeParts};
 use crate::config::{Config, ConfigError, Settings};
@@ -101,7 +103,7 @@ pub enum StartError {
 
 /// A node that runs.
 pub(super) struct Running {
-    pub(super) listening: Vec<(&'static str, SocketAddr)>,
+    pub(super) listening: Vec<Listening>,
     pub(super) http: SocketAddr,
     pub(super) password_file: PathBuf,
     pub(super) first_password: Option<String>,
@@ -112,14 +114,17 @@ pub(super) struct Running {
     stop_http: oneshot::Sender<()>,
     http_task: JoinHandle<io::Result<()>>,
     follow_task: JoinHandle<()>,
+    certificates_task: Option<JoinHandle<()>>,
 }
 
 /// Starts everything.
 pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     let settings = &config.settings;
-    let addresses = super::check(config)?;
-    let (listening, codecs) = gateways::make(config)?;
-    debug_assert_eq!(addresses.len(), listening.len());
+    let gateways::Made {
+        gateways,
+        codecs,
+        tls,
+    } = super::check(config)?;
     let data = config.data();
     make_data_folder(&data).map_err(|source| StartError::Data {
         path: data.clone(),
@@ -189,13 +194,10 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     let workers = workers.collect();
     let http_listener = bind_http(settings.http.address).await?;
     let http = http_listener.local_addr()?;
-    let protocols = listening
-        .iter()
-        .map(|(gateway, _)| gateway.name())
-        .collect();
+    let protocols = gateways.iter().map(|of| of.gateway.name()).collect();
     let driver = Arc::new(crew.start(DriverSetup {
         workers,
-        gateways: listening,
+        gateways,
         shards: shard_ports,
         outside: vec![(asker.id(), asker.clone() as Arc<dyn WorkerPort>)],
         meta: meta_port.clone(),
@@ -205,6 +207,14 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         seed: rand::random(),
     })?);
     let follow_task = tokio::spawn(keeper.clone().follow());
+    // Where there are no certificates, the signal ends the node as it ends any program.
+    let certificates_task = match tls {
+        Some(tls) => {
+            let hangup = signal(SignalKind::hangup())?;
+            Some(tokio::spawn(certificates::keep(tls, hangup)))
+        }
+        None => None,
+    };
     let backend = NodeBackend::new(NodeParts {
         fabric,
         codecs,
@@ -236,7 +246,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         stopped,
     ));
     Ok(Running {
-        listening: driver.addresses().to_vec(),
+        listening: driver.listening().to_vec(),
         http,
         password_file,
         first_password,
@@ -247,16 +257,40 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         stop_http,
         http_task,
         follow_task,
+        certificates_task,
     })
 }
 
 impl Running {
+    /// Where a gateway listens in plain TCP.
+    pub(super) fn plain(&self, gateway: &str) -> Option<SocketAddr> {
+        let mut listening = self.listening.iter();
+        let found =
+            listening.find(|one| one.gateway == gateway && one.transport == TransportKind::Tcp)?;
+        Some(found.address)
+    }
+
+    /// Which gateways listen by another transport, and where; none is none.
+    pub(super) fn others(&self, transport: TransportKind) -> Option<String> {
+        let listening = self
+            .listening
+            .iter()
+            .filter(|one| one.transport == transport);
+        let named: Vec<_> = listening
+            .map(|one| format!("{} {}", one.gateway, one.address))
+            .collect();
+        (!named.is_empty()).then(|| named.join(", "))
+    }
+
     /// Drains: clients are told and leave, what is under way is stored, checkpoints are written.
     pub(super) async fn stop(self) {
         self.stop_http.send(()).ok();
         let driver = self.driver.clone();
         off_the_runtime(move || driver.shutdown()).await;
         self.follow_task.abort();
+        if let Some(task) = &self.certificates_task {
+            task.abort();
+        }
         // Open requests of a browser do not keep the node from ending.
         self.http_task.abort();
         self.http_task.await.ok();

@@ -2,10 +2,12 @@
 
 mod gateway;
 mod setup;
+mod tls;
+mod websocket;
 
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::{Answer, Command, StopReason};
-use anabranch_driver::{Call, ConnectionState, DriverLimits, StartError};
+use anabranch_driver::{Call, ConnectionState, DriverLimits, ListenerSetup, StartError};
 use setup::{Client, Node};
 use std::io::Write;
 
@@ -233,7 +235,8 @@ fn a_call_is_answered_like_a_connection_and_leaves_nothing() {
 #[test]
 fn a_taken_port_is_named() {
     let node = Node::start(1, quick());
-    let error = setup::start_at(node.address(), 1, quick()).unwrap_err();
+    let error =
+        setup::start_at(vec![ListenerSetup::plain(node.address())], 1, quick()).unwrap_err();
     assert!(matches!(error, StartError::Bind { .. }));
     let text = error.to_string();
     assert!(

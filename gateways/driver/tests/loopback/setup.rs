@@ -10,8 +10,8 @@ use anabranch_core::properties::Codecs;
 use anabranch_core::router::Fabric;
 use anabranch_core::worker::{LoginRequest, Verified, WorkerLimits, WorkerSetup};
 use anabranch_driver::{
-    ConnectionRow, Crew, Driver, DriverLimits, DriverSetup, Host, LoginDone, StartError,
-    SystemClock,
+    ConnectionRow, Crew, Driver, DriverLimits, DriverSetup, GatewaySetup, Host, ListenerSetup,
+    LoginDone, StartError, SystemClock,
 };
 use std::io::{BufRead, BufReader, ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::gateway::Words;
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(20);
 
 struct Doorman;
 
@@ -66,7 +66,7 @@ pub struct Node {
 }
 
 pub fn start_at(
-    address: SocketAddr,
+    listeners: Vec<ListenerSetup>,
     workers: usize,
     limits: DriverLimits,
 ) -> Result<Driver, StartError> {
@@ -97,7 +97,10 @@ pub fn start_at(
     let workers = crew.worker_ports().into_iter().map(worker).collect();
     crew.start(DriverSetup {
         workers,
-        gateways: vec![(Arc::new(Words), address)],
+        gateways: vec![GatewaySetup {
+            gateway: Arc::new(Words),
+            listeners,
+        }],
         shards: Vec::new(),
         outside: Vec::new(),
         meta: Arc::new(NoMeta),
@@ -110,22 +113,28 @@ pub fn start_at(
 
 impl Node {
     pub fn start(workers: usize, limits: DriverLimits) -> Node {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Node::listening(vec![ListenerSetup::plain(any())], workers, limits)
+    }
+
+    pub fn listening(listeners: Vec<ListenerSetup>, workers: usize, limits: DriverLimits) -> Node {
         Node {
-            driver: start_at(any, workers, limits).expect("a free port"),
+            driver: start_at(listeners, workers, limits).expect("a free port"),
         }
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.driver.addresses()[0].1
+        self.driver.listening()[0].address
+    }
+
+    pub fn socket(&self) -> TcpStream {
+        let socket = TcpStream::connect(self.address()).expect("the driver listens");
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket
     }
 
     pub fn connect(&self) -> Client {
-        let socket = TcpStream::connect(self.address()).expect("the driver listens");
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
-        Client {
-            reader: BufReader::new(socket),
-        }
+        Client::over(self.socket())
     }
 
     pub fn rows(&self) -> Vec<ConnectionRow> {
@@ -162,13 +171,24 @@ impl Node {
     }
 }
 
-/// A peer.
-pub struct Client {
-    reader: BufReader<TcpStream>,
+/// Any free port of loopback.
+pub fn any() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-impl Client {
-    pub fn socket(&mut self) -> &mut TcpStream {
+/// A peer.
+pub struct Client<S: Read = TcpStream> {
+    reader: BufReader<S>,
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn over(stream: S) -> Client<S> {
+        Client {
+            reader: BufReader::new(stream),
+        }
+    }
+
+    pub fn socket(&mut self) -> &mut S {
         self.reader.get_mut()
     }
 
@@ -178,7 +198,8 @@ impl Client {
 
     /// Sends bytes; a driver that closed already is no failure here.
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.socket().write_all(bytes).ok();
+        let sent = self.socket().write_all(bytes);
+        sent.and_then(|()| self.socket().flush()).ok();
     }
 
     pub fn line(&mut self) -> String {
