@@ -15,6 +15,9 @@ use crate::link::LinkError;
 /// Room made for one read.
 pub const READ_BYTES: usize = 256 << 10;
 
+/// Bytes already sent that may stand before those that wait.
+const SENT_MAX_BYTES: usize = 1 << 20;
+
 /// A connection registered with one epoll instance.
 pub struct Wire {
     socket: OwnedFd,
@@ -104,7 +107,14 @@ impl Wire {
             match rustix::io::write(&self.socket, &self.out[self.written..]) {
                 Ok(count) => self.written += count,
                 // NOTCONN: the connection is still being made.
-                Err(Errno::AGAIN | Errno::NOTCONN) => return self.wait_to_write(epoll, true),
+                Err(Errno::AGAIN | Errno::NOTCONN) => {
+                    // A wire that is never quite empty would keep all it has ever sent.
+                    if self.written > SENT_MAX_BYTES {
+                        self.out.drain(..self.written);
+                        self.written = 0;
+                    }
+                    return self.wait_to_write(epoll, true);
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
