@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     About, Binding, Connection, DeclareStream, Exchange, Explanation, NewUser, Overview,
-    PeekedMessage, Publish, Question, Rule, Stream, User, UserChange,
+    PeekedMessage, Policy, Publish, Question, Rule, Stream, User, UserChange,
 };
 
 /// What a backend's call gives, later.
@@ -181,6 +181,18 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Answer<'a, Vec<PeekedMessage>>;
     /// Publishes, waits for the confirm, says how many streams the message went to.
     fn publish<'a>(&'a self, who: &'a Identity, message: Publish) -> Answer<'a, u64>;
+
+    /// Policies, of one vhost when given.
+    fn policies<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Policy>>;
+    /// Makes or replaces one.
+    fn put_policy<'a>(&'a self, who: &'a Identity, policy: Policy) -> Answer<'a, ()>;
+    /// Deletes one.
+    fn delete_policy<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, ()>;
 
     /// All users.
     fn users(&self) -> Answer<'_, Vec<User>>;

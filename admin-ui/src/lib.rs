@@ -15,6 +15,7 @@ mod listener;
 mod metrics;
 pub mod model;
 mod people;
+mod policies;
 mod routes;
 mod session;
 

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod people;
+mod policy;
 
 pub use people::*;
+pub use policy::*;
 
 /// What the node says about itself to whoever has signed in.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use crate::backend::Right;
 use crate::error::ApiError;
 use crate::extract::{Asked, At, Given, InVhost};
 use crate::model::{Binding, Connection, DeclareStream, Exchange, PeekedMessage, Publish, Stream};
-use crate::{App, assets, history, metrics, people};
+use crate::{App, assets, history, metrics, people, policies};
 
 /// Messages that one peek gives at most.
 pub(crate) const PEEK_COUNT_LIMIT: usize = 100;
@@ -61,6 +61,11 @@ pub(crate) fn router(app: App) -> Router {
         )
         .route("/streams/{vhost}/{name}/purge", post(purge))
         .route("/streams/{vhost}/{name}/peek", get(peek))
+        .route("/policies", get(policies::policies))
+        .route(
+            "/policies/{vhost}/{name}",
+            axum::routing::put(policies::put_policy).delete(policies::delete_policy),
+        )
         .route("/publish", post(publish))
         .route("/users", get(people::users).post(people::create_user))
         .route(

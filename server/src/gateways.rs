@@ -229,6 +229,16 @@ pub fn key_address(key: &str) -> Result<(Address, Bytes), AddressError> {
     Ok((converted.address, converted.origin_key))
 }
 
+/// How the API spells an address as a routing key.
+pub fn address_key(address: &Address, origin_key: &Bytes) -> String {
+    if !origin_key.is_empty() {
+        return String::from_utf8_lossy(origin_key).into_owned();
+    }
+    let mut key = Vec::new();
+    spelling::address_to_key(&address.0, &mut key);
+    String::from_utf8_lossy(&key).into_owned()
+}
+
 /// The filter that a binding's pattern of the API stands for.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right};
 use anabranch_admin::model::{
     About, Binding, Connection, DeclareStream, Effect, Exchange, ExplainStep, Explanation, NewUser,
-    Overview, PeekedMessage, Publish, Question, Rule, Stream, Subject, User, UserChange,
+    Overview, PeekedMessage, Policy, Publish, Question, Rule, Stream, Subject, User, UserChange,
 };
 
 use super::{Fake, missing, wall_ms};
@@ -358,6 +358,37 @@ impl Backend for Fake {
                 Ok(())
             }
         })
+    }
+
+    fn policies<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Policy>> {
+        let mut all = self.state().policies.clone();
+        all.retain(|policy| vhost.is_none_or(|vhost| policy.vhost == vhost));
+        Box::pin(async move { Ok(all) })
+    }
+
+    fn put_policy<'a>(&'a self, _: &'a Identity, policy: Policy) -> Answer<'a, ()> {
+        let mut state = self.state();
+        state
+            .policies
+            .retain(|known| (&known.vhost, &known.name) != (&policy.vhost, &policy.name));
+        state.policies.push(policy);
+        Box::pin(async move { Ok(()) })
+    }
+
+    fn delete_policy<'a>(
+        &'a self,
+        _: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, ()> {
+        let mut state = self.state();
+        let before = state.policies.len();
+        state
+            .policies
+            .retain(|known| (&*known.vhost, &*known.name) != (vhost, name));
+        let gone = state.policies.len() < before;
+        let missing = BackendError::NotFound(format!("there is no policy {name:?}"));
+        Box::pin(async move { if gone { Ok(()) } else { Err(missing) } })
     }
 
     fn rules(&self) -> Answer<'_, Vec<Rule>> {

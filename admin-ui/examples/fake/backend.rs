@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::{
     Binding, BodyEncoding, Connection, Effect, Exchange, Gauges, Listener, Node, Overview,
-    PeekedMessage, ProtocolCount, Resource, Rule, RuleOrigin, SessionRow, Stream, Subject,
+    PeekedMessage, Policy, ProtocolCount, Resource, Rule, RuleOrigin, SessionRow, Stream, Subject,
     Subscription, Totals, User,
 };
 
@@ -27,6 +27,7 @@ pub struct Fake {
 struct State {
     users: Vec<(User, String, u64)>,
     rules: Vec<Rule>,
+    policies: Vec<Policy>,
     next_rule: u64,
     exchanges: Vec<Exchange>,
     bindings: Vec<Binding>,
@@ -197,6 +198,7 @@ impl Fake {
             state: Mutex::new(State {
                 users,
                 rules,
+                policies: Vec::new(),
                 next_rule: 10,
                 exchanges,
                 bindings,

@@ -12,6 +12,7 @@ mod exchanges;
 mod messages;
 mod numbers;
 mod people;
+mod policies;
 mod streams;
 mod value;
 
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right};
 use anabranch_admin::model::{
     About, Binding, Connection, DeclareStream, Exchange, Explanation, NewUser, Overview,
-    PeekedMessage, Publish, Question, Rule, Stream, User, UserChange,
+    PeekedMessage, Policy, Publish, Question, Rule, Stream, User, UserChange,
 };
 use anabranch_auth::roles::held_names;
 use anabranch_core::authority::{
@@ -354,6 +355,24 @@ impl Backend for NodeBackend {
 
     fn publish<'a>(&'a self, who: &'a Identity, message: Publish) -> Answer<'a, u64> {
         Box::pin(self.send(who, message))
+    }
+
+    fn policies<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Policy>> {
+        let list = self.list_policies(vhost);
+        Box::pin(async move { list })
+    }
+
+    fn put_policy<'a>(&'a self, _: &'a Identity, policy: Policy) -> Answer<'a, ()> {
+        Box::pin(self.store_policy(policy))
+    }
+
+    fn delete_policy<'a>(
+        &'a self,
+        _: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, ()> {
+        Box::pin(self.drop_policy(vhost, name))
     }
 
     fn users(&self) -> Answer<'_, Vec<User>> {

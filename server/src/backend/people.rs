@@ -184,7 +184,7 @@ impl NodeBackend {
     }
 
     /// Stores a change of users or rules; when this returns, it is in force.
-    async fn put(&self, command: MetaCommand) -> Done<()> {
+    pub(super) async fn put(&self, command: MetaCommand) -> Done<()> {
         self.propose(command).await?;
         self.parts.keeper.sync();
         Ok(())

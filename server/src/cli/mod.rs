@@ -14,6 +14,7 @@ mod configuration;
 mod connection;
 mod message;
 mod output;
+mod policy;
 mod rule;
 mod stream;
 mod user;
@@ -66,6 +67,13 @@ pub enum Command {
         server: ServerFlags,
         #[command(subcommand)]
         verb: rule::Verb,
+    },
+    /// Policies: limits and modes for all queues or groups whose name matches
+    Policy {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: policy::Verb,
     },
     /// Queues, streams and sessions
     Stream {
@@ -228,6 +236,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Serve(_) => Ok(()),
         Command::User { server, verb } => user::run(&server, verb),
         Command::Rule { server, verb } => rule::run(&server, verb),
+        Command::Policy { server, verb } => policy::run(&server, verb),
         Command::Stream { server, verb } => stream::run(&server, verb),
         Command::Connection { server, verb } => connection::run(&server, verb),
         Command::Pub { server, publish } => message::publish(&server, publish),

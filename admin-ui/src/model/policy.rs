@@ -1,0 +1,54 @@
+//! Policies as the API shows and takes them.
+
+use serde::{Deserialize, Serialize};
+
+/// Settings for all queues or groups whose name matches.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Its vhost.
+    pub vhost: String,
+    /// Its name, unique in the vhost.
+    pub name: String,
+    /// A regular expression looked for anywhere in the name.
+    pub pattern: String,
+    /// `queues`, `groups` or `all`.
+    pub applies_to: String,
+    /// Of several that match and set the same, the highest counts.
+    pub priority: i64,
+    /// What it sets.
+    pub settings: PolicySettings,
+}
+
+/// What a policy sets; what is absent is not set.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicySettings {
+    /// `shared`, `exclusive`, `failover` or `key_shared`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The queue goes when it was unused for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// Messages end after so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_ttl_ms: Option<u64>,
+    /// Messages that may wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages_max: Option<u64>,
+    /// Bytes of bodies that may wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_max: Option<u64>,
+    /// `drop_oldest`, `reject` or `reject_and_dead_letter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<String>,
+    /// How often a message may come back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_limit: Option<u32>,
+    /// Exchange that gets what is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter_exchange: Option<String>,
+    /// With this routing key; absent: the message's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter_key: Option<String>,
+}
