@@ -132,6 +132,9 @@ impl ShardId {
 }
 
 impl ConnectionId {
+    /// No connection: what the broker does by itself. Workers count theirs from 1.
+    pub const NONE: ConnectionId = ConnectionId(0);
+
     /// The `counter`-th connection of a worker.
     pub fn new(worker: WorkerId, counter: u64) -> ConnectionId {
         ConnectionId((u64::from(worker.0) << 48) | (counter & 0xFFFF_FFFF_FFFF))

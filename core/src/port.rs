@@ -95,6 +95,13 @@ pub enum ShardRequest {
         /// Which.
         connection: ConnectionId,
     },
+    /// What a [`Forward`] came to, when all its destinations have answered.
+    Forwarded {
+        /// Of the forward.
+        id: u64,
+        /// How.
+        outcome: PublishOutcome,
+    },
 }
 
 /// What is asked of a shard with some publishes.
@@ -126,6 +133,8 @@ pub enum Question {
         stream: StreamId,
         /// Its vhost.
         vhost: VhostId,
+        /// Its name, which death records tell.
+        name: Arc<str>,
         /// Its limits.
         limits: StreamLimits,
     },
@@ -377,6 +386,22 @@ pub enum ShardEvent {
     },
     /// The shard stops (`true`) or resumes taking publishes.
     Blocked(bool),
+    /// A message to publish by the broker itself: no right is asked, it was allowed when it came in. Answered by
+    /// [`ShardRequest::Forwarded`].
+    Forward(Box<Forward>),
+}
+
+/// A message that a shard sends on its way to other streams.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// Names it in its shard.
+    pub id: u64,
+    /// Where it is published.
+    pub vhost: VhostId,
+    /// What.
+    pub message: Arc<Message>,
+    /// The stream that dropped it: it then passes by streams round which it would go for ever.
+    pub from: Option<StreamId>,
 }
 
 /// Carries requests to one shard. Implemented by `store/` for data shards and by `gateways/driver` for the

@@ -161,6 +161,8 @@ pub enum Change {
         stream: StreamId,
         /// Its vhost.
         vhost: VhostId,
+        /// Its name.
+        name: Arc<str>,
         /// Its limits.
         limits: AsJson<StreamLimits>,
     },

@@ -16,7 +16,9 @@
 mod apply;
 mod checkpoint;
 mod deliver;
+mod forward;
 mod frame;
+mod limit;
 mod matching;
 mod once;
 mod questions;
@@ -155,6 +157,8 @@ pub struct ShardSetup {
     pub id: ShardId,
     /// This life of the node; lanes of workers are made of it.
     pub incarnation: u64,
+    /// Workers of the node: they publish what the shard sends on.
+    pub workers: u16,
     /// Limits.
     pub limits: ShardLimits,
     /// Where it tells its sessions' interest.
@@ -198,6 +202,8 @@ pub struct Shard<B> {
     blocked: bool,
     no_room: bool,
     workers: BTreeSet<WorkerId>,
+    worker_count: u16,
+    forwards: forward::Forwards,
     next_tick: MonotonicMs,
     pub(crate) withheld: Option<Withheld>,
     withheld_told: MonotonicMs,
@@ -237,6 +243,8 @@ impl<B: Place> Shard<B> {
             blocked: false,
             no_room: false,
             workers: BTreeSet::new(),
+            worker_count: setup.workers,
+            forwards: forward::Forwards::default(),
             next_tick: MonotonicMs(0),
             withheld: None,
             withheld_told: MonotonicMs(0),
@@ -337,6 +345,7 @@ impl<B: Place> Shard<B> {
                     });
                 }
                 ShardRequest::Gone { connection } => self.gone(now, connection),
+                ShardRequest::Forwarded { id, outcome } => self.forwarded(id, outcome),
                 ShardRequest::Ask { ticket, question } => {
                     self.ask(now, from, ticket, question, bodies)
                 }

@@ -135,6 +135,10 @@ pub struct Tally {
     pub settled: u64,
     /// Dropped without being taken.
     pub dropped: u64,
+    /// Dropped here and sent on.
+    pub dead_lettered: u64,
+    /// Publishes refused because it was full.
+    pub rejected: u64,
 }
 
 /// A stream. See the module's text for the states of an offset.
@@ -144,6 +148,8 @@ pub struct Stream<B> {
     pub id: StreamId,
     /// In.
     pub vhost: VhostId,
+    /// Its name; empty for sessions, and for what was made when shards did not know names.
+    pub name: Arc<str>,
     /// Queue or session.
     pub kind: Kind,
     /// Its limits.
@@ -174,6 +180,7 @@ impl<B: Clone> Stream<B> {
         Stream {
             id,
             vhost,
+            name: Arc::default(),
             kind,
             limits,
             readers: crate::dispatch::Readers::default(),
@@ -418,6 +425,18 @@ impl<B: Clone> Stream<B> {
         held.map(|(offset, _)| Offset(offset)).collect()
     }
 
+    /// Something that was leaving stays after all, until somebody new may receive it.
+    pub fn stay(&mut self, offset: u64) {
+        if let Some(slot) = self.slot(offset)
+            && slot.state == SlotState::Leaving
+        {
+            slot.state = SlotState::Ready;
+            let cost = self.entry(offset).map_or(0, |entry| entry.cost_bytes);
+            self.bytes += u64::from(cost);
+            self.aside.insert(offset);
+        }
+    }
+
     /// Settles everything that can go out, so that nobody gets it any more; returns the ranges.
     pub fn leave_ready(&mut self) -> Vec<(Offset, Offset)> {
         self.recall_aside();
@@ -487,6 +506,7 @@ impl<B: Clone> Stream<B> {
 pub struct SavedStream<B> {
     pub(crate) id: StreamId,
     pub(crate) vhost: VhostId,
+    pub(crate) name: Arc<str>,
     pub(crate) session: Option<Session>,
     pub(crate) limits: AsJson<StreamLimits>,
     pub(crate) tally: Tally,
@@ -514,6 +534,7 @@ impl<B: Clone> Stream<B> {
         SavedStream {
             id: self.id,
             vhost: self.vhost,
+            name: self.name.clone(),
             session: self.session().cloned(),
             limits: AsJson(self.limits.clone()),
             tally: self.tally,
@@ -529,6 +550,7 @@ impl<B: Clone> Stream<B> {
     pub fn restore(saved: SavedStream<B>) -> Stream<B> {
         let kind = saved.session.map_or(Kind::Queue, Kind::Session);
         let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits.0);
+        stream.name = saved.name;
         stream.base = saved.base;
         stream.bytes = saved
             .entries

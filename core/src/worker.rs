@@ -14,6 +14,7 @@
 //! Next: `worker/publish.rs` (the hot path), `worker/commands.rs`, `worker/steps.rs`, `worker/rights.rs`.
 
 mod commands;
+mod forward;
 mod held;
 mod host;
 mod publish;
@@ -165,6 +166,7 @@ pub struct Worker {
     connections: FxHashMap<ConnectionId, Box<Connected>>,
     lanes: FxHashMap<ShardId, Lane>,
     groups: publish::Groups,
+    forwarding: forward::Forwarding,
     steps: FxHashMap<(ShardId, Ticket), (ConnectionId, Step)>,
     asked: FxHashMap<u64, (ConnectionId, Asked)>,
     next_ask: u64,
@@ -191,6 +193,7 @@ impl Worker {
         let shard = Shard::new(ShardSetup {
             id: ShardId::volatile(setup.id),
             incarnation: setup.incarnation,
+            workers: 1,
             limits: setup.limits.shard,
             fabric: setup.fabric.clone(),
             authority: setup.authority.clone(),
@@ -206,6 +209,7 @@ impl Worker {
             connections: FxHashMap::default(),
             lanes: FxHashMap::default(),
             groups: publish::Groups::default(),
+            forwarding: forward::Forwarding::default(),
             steps: FxHashMap::default(),
             asked: FxHashMap::default(),
             next_ask: 0,
@@ -332,7 +336,7 @@ impl Worker {
                     first,
                     last,
                     outcome,
-                } => self.finish_publishes(from, first, last, outcome),
+                } => self.finish_publishes(now, from, first, last, outcome),
                 ShardEvent::Deliver {
                     connection,
                     deliveries,
@@ -372,6 +376,7 @@ impl Worker {
                         self.drop_stream(now, stream, shard);
                     }
                 }
+                ShardEvent::Forward(forward) => self.forward(now, from, *forward),
                 ShardEvent::Blocked(blocked) => self.shard_blocked(now, from, blocked),
             }
         }

@@ -134,6 +134,7 @@ fn shard() -> Shard<Position> {
     Shard::new(ShardSetup {
         id: ShardId(1),
         incarnation: 6,
+        workers: 1,
         limits: ShardLimits::default(),
         fabric: Arc::new(Fabric::default()),
         authority: Arc::new(AllowAll),

@@ -72,6 +72,7 @@ fn open(dir: &Path) -> (DataShard, Receiver<Vec<ShardEvent>>) {
         shard: ShardSetup {
             id: ShardId(1),
             incarnation: 1,
+            workers: 1,
             limits: ShardLimits::default(),
             fabric: Arc::default(),
             authority: Arc::new(AllowAll),
@@ -114,6 +115,7 @@ fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) -> Figures {
         Question::CreateStream {
             stream: STREAM,
             vhost: VhostId(1),
+            name: Arc::from("q"),
             limits,
         },
     );

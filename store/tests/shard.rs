@@ -93,6 +93,7 @@ async fn a_failed_sync_answers_everything_that_is_open() {
     let question = Question::CreateStream {
         stream: StreamId(1),
         vhost: VhostId(1),
+        name: Arc::from("q"),
         limits,
     };
     assert_eq!(

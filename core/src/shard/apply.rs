@@ -319,12 +319,13 @@ impl<B: Place> Shard<B> {
                 stream,
                 vhost,
                 limits,
-            } => self.apply_create(mark, stream, vhost, limits.into()),
+            } => self.apply_create(mark, stream, vhost, Arc::default(), limits.into()),
             Change::CreateStreamWith {
                 stream,
                 vhost,
+                name,
                 limits,
-            } => self.apply_create(mark, stream, vhost, limits.0),
+            } => self.apply_create(mark, stream, vhost, name, limits.0),
             Change::DeleteStream { stream, only_if } => {
                 let more = only_if.is_some_and(|held| {
                     self.stream_mut(stream).is_some_and(|stream| {
@@ -400,9 +401,18 @@ impl<B: Place> Shard<B> {
         }
     }
 
-    fn apply_create(&mut self, mark: Mark, id: StreamId, vhost: VhostId, limits: StreamLimits) {
+    fn apply_create(
+        &mut self,
+        mark: Mark,
+        id: StreamId,
+        vhost: VhostId,
+        name: Arc<str>,
+        limits: StreamLimits,
+    ) {
         if !self.by_id.contains_key(&id) {
-            self.insert(Stream::new(id, vhost, Kind::Queue, limits));
+            let mut stream = Stream::new(id, vhost, Kind::Queue, limits);
+            stream.name = name;
+            self.insert(stream);
         }
         self.answer(mark, ShardReply::Done);
     }

@@ -34,6 +34,7 @@ impl<B: Place> Shard<B> {
             }
             self.streams[place as usize] = Some(stream);
         }
+        self.send_forwards(now, bodies);
         if !self.settles.is_empty() {
             self.settles_since.get_or_insert(now.monotonic);
         }

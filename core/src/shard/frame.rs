@@ -97,6 +97,7 @@ impl<B: Place> Shard<B> {
                 self.change(now.unix, Mark::default(), Change::EndSession { stream: id });
             }
         }
+        self.forwards.retry();
         if self.authority.generation() != self.verdict_generation {
             self.renew_rights();
         }

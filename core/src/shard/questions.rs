@@ -34,12 +34,14 @@ impl<B: Place> Shard<B> {
             Question::CreateStream {
                 stream,
                 vhost,
+                name,
                 limits,
             } => {
                 let limits = AsJson(limits);
                 let change = Change::CreateStreamWith {
                     stream,
                     vhost,
+                    name,
                     limits,
                 };
                 return self.change(now.unix, mark, change);

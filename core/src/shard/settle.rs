@@ -5,6 +5,7 @@
 //! Next: `frame.rs`, which writes settlements into the journal.
 
 use super::{Place, Shard};
+use crate::death::DeathReason;
 use crate::gateway::Outcome;
 use crate::id::{ConnectionId, Now, Offset, StreamId, UnixMs};
 use crate::port::{ConsumerKey, ShardEvent};
@@ -58,8 +59,7 @@ impl<B: Place> Shard<B> {
                         self.dismiss(&mut stream, offset);
                     }
                     Outcome::Rejected => {
-                        stream.tally.dropped += 1;
-                        self.dismiss(&mut stream, offset);
+                        self.bury(&mut stream, offset, DeathReason::Rejected);
                     }
                 }
             }

@@ -39,15 +39,32 @@ pub(super) struct Lane {
 }
 
 #[derive(Clone, Copy)]
-struct Waiting {
+pub(super) struct Waiting {
     connection: ConnectionId,
     token: Token,
     group: Option<u32>,
     done: bool,
 }
 
+impl Waiting {
+    /// What waits under a token, alone or in a group.
+    pub(super) fn new(connection: ConnectionId, token: Token, group: Option<u32>) -> Waiting {
+        Waiting {
+            connection,
+            token,
+            group,
+            done: false,
+        }
+    }
+}
+
 impl Lane {
-    fn push(&mut self, waiting: Waiting) -> Sequence {
+    /// Holds a publish back until the shard has room.
+    pub(super) fn park(&mut self, request: ShardRequest) {
+        self.parked.push(request);
+    }
+
+    pub(super) fn push(&mut self, waiting: Waiting) -> Sequence {
         self.waiting.push_back(waiting);
         Sequence(self.finished + self.waiting.len() as u64)
     }
@@ -113,7 +130,7 @@ struct Group {
 }
 
 impl Groups {
-    fn open(
+    pub(super) fn open(
         &mut self,
         remaining: u32,
         outcome: PublishOutcome,
@@ -167,7 +184,7 @@ fn park(state: &mut Connected, cost_bytes: usize) {
 }
 
 /// A refusal anywhere is a refusal; else one destination is enough.
-fn worse(a: PublishOutcome, b: PublishOutcome) -> PublishOutcome {
+pub(super) fn worse(a: PublishOutcome, b: PublishOutcome) -> PublishOutcome {
     match (a, b) {
         (PublishOutcome::Refused(kind), _) | (_, PublishOutcome::Refused(kind)) => {
             PublishOutcome::Refused(kind)
@@ -250,12 +267,7 @@ impl Worker {
                 continue;
             }
             let lane = self.lanes.entry(*shard).or_default();
-            let sequence = lane.push(Waiting {
-                connection,
-                token,
-                group,
-                done: false,
-            });
+            let sequence = lane.push(Waiting::new(connection, token, group));
             let request = ShardRequest::Publish {
                 sequence,
                 streams: streams.clone(),
@@ -293,7 +305,7 @@ impl Worker {
         }
     }
 
-    fn send(&mut self, shard: ShardId, request: ShardRequest) {
+    pub(super) fn send(&mut self, shard: ShardId, request: ShardRequest) {
         let lane = self.lanes.entry(shard).or_default();
         lane.batch.push(request);
         if lane.batch.len() >= BATCH_MAX && !self.undivided {
@@ -370,6 +382,7 @@ impl Worker {
 
     pub(super) fn finish_publishes(
         &mut self,
+        now: Now,
         shard: ShardId,
         first: Sequence,
         last: Sequence,
@@ -388,6 +401,10 @@ impl Worker {
                 },
             };
             let token = waiting.token;
+            if waiting.connection == ConnectionId::NONE {
+                self.forward_finished(now, token, outcome);
+                continue;
+            }
             if let Some(message) = returned {
                 self.with(waiting.connection, |state| {
                     state.mail.answers.push(Answer::Returned { token, message })
@@ -414,12 +431,7 @@ mod tests {
     #[test]
     fn results_in_any_order_finish_each_publish_once() {
         let mut lane = Lane::default();
-        let waiting = |token| Waiting {
-            connection: ConnectionId(1),
-            token: Token(token),
-            group: None,
-            done: false,
-        };
+        let waiting = |token| Waiting::new(ConnectionId(1), Token(token), None);
         let numbers: Vec<_> = (1..=3).map(|token| lane.push(waiting(token))).collect();
         assert_eq!(numbers, [Sequence(1), Sequence(2), Sequence(3)]);
         assert_eq!(

@@ -153,10 +153,15 @@ impl Worker {
                             Question::Stat { stream: id },
                         );
                     } else {
-                        let limits = self.fabric.meta().effective_limits(id);
+                        let (name, limits) = {
+                            let meta = self.fabric.meta();
+                            let name = meta.stream_by_id(id).map(|stream| stream.name.clone());
+                            (name.unwrap_or_default(), meta.effective_limits(id))
+                        };
                         let question = Question::CreateStream {
                             stream: id,
                             vhost,
+                            name,
                             limits,
                         };
                         self.ask_shard(

@@ -154,15 +154,15 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
 
     let crew = Crew::new(worker_count(settings))?;
     let mut ports = crew.worker_ports();
-    let asker = Arc::new(Asker::new(WorkerId(
-        u16::try_from(ports.len()).unwrap_or(u16::MAX),
-    )));
+    let crew_size = u16::try_from(ports.len()).unwrap_or(u16::MAX);
+    let asker = Arc::new(Asker::new(WorkerId(crew_size)));
     ports.push((asker.id(), asker.clone() as Arc<dyn WorkerPort>));
     let mut shards = Vec::new();
     for id in ids {
         let setup = ShardSetup {
             id,
             incarnation,
+            workers: crew_size,
             limits: settings.store.shard_limits(),
             fabric: fabric.clone(),
             authority: keeper.engine().clone(),

@@ -63,6 +63,7 @@ pub fn setup(disk: &SimDisk, incarnation: u64, mailbox: Mailbox) -> DataShardSet
         shard: ShardSetup {
             id: ShardId(1),
             incarnation,
+            workers: 1,
             limits: ShardLimits::default(),
             fabric: Arc::default(),
             authority: Arc::new(AllowAll),
@@ -184,6 +185,7 @@ impl Worker {
         let question = Question::CreateStream {
             stream: STREAM,
             vhost: VhostId(1),
+            name: Arc::from("q"),
             limits,
         };
         assert!(matches!(self.ask(question).await, Ok(ShardReply::Done)));

@@ -229,6 +229,7 @@ impl<P: Peer> Node<P> {
             let mut shard = Shard::new(ShardSetup {
                 id,
                 incarnation,
+                workers: WORKERS,
                 limits: ShardLimits::default(),
                 fabric: self.fabric.clone(),
                 authority: self.authority.clone(),

@@ -27,11 +27,19 @@ struct FirstStream {
     vhost: VhostId,
     session: Option<FirstSession>,
     limits: FirstLimits,
-    tally: Tally,
+    tally: FirstTally,
     base: u64,
     cursor: u64,
     entries: Vec<FirstEntry>,
     gone: Vec<(u64, u64)>,
+}
+
+#[derive(Deserialize)]
+struct FirstTally {
+    published: u64,
+    delivered: u64,
+    settled: u64,
+    dropped: u64,
 }
 
 #[derive(Deserialize)]
@@ -68,9 +76,16 @@ fn stream(first: FirstStream) -> SavedStream<Position> {
     SavedStream {
         id: first.id,
         vhost: first.vhost,
+        name: Arc::default(),
         session: first.session.map(session),
         limits: AsJson(first.limits.into()),
-        tally: first.tally,
+        tally: Tally {
+            published: first.tally.published,
+            delivered: first.tally.delivered,
+            settled: first.tally.settled,
+            dropped: first.tally.dropped,
+            ..Tally::default()
+        },
         base: first.base,
         cursor: first.cursor,
         entries: first.entries.into_iter().map(entry).collect(),
