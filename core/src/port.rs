@@ -288,7 +288,7 @@ pub enum ShardReply {
     /// How many.
     Count(u64),
     /// Counts of a stream.
-    Stat(StreamStat),
+    Stat(Box<StreamStat>),
     /// Counts of all.
     Stats(Vec<StreamStat>),
     /// Messages looked at, with their offsets and how often each was tried.
@@ -339,6 +339,12 @@ pub struct StreamStat {
     pub settled: u64,
     /// Dropped: expired, over a limit, or not to be received by their only reader.
     pub dropped: u64,
+    /// Dropped here and sent on elsewhere, likewise.
+    pub dead_lettered: u64,
+    /// Publishes refused because it was full, likewise.
+    pub rejected: u64,
+    /// What bounds it.
+    pub limits: StreamLimits,
 }
 
 /// What a shard tells a worker.

@@ -28,10 +28,7 @@ impl<B: Place> Shard<B> {
             };
             stream.listed = false;
             self.dispatch_stream(now, &mut stream, bodies);
-            if self.journalled() && stream.cursor() > stream.cursor_known {
-                // What was handed out is to be known after a crash: with the next frame.
-                self.settles.entry(stream.id).or_default();
-            }
+            self.note_cursor(&stream);
             self.streams[place as usize] = Some(stream);
         }
         self.send_forwards(now, bodies);
@@ -42,6 +39,13 @@ impl<B: Place> Shard<B> {
         // Nothing is listed while handing out, so the buffer can be kept.
         if self.list.is_empty() {
             self.list = listed;
+        }
+    }
+
+    /// What was handed out is to be known after a crash: with the next frame.
+    pub(super) fn note_cursor(&mut self, stream: &Stream<B>) {
+        if self.journalled() && stream.cursor() > stream.cursor_known {
+            self.settles.entry(stream.id).or_default();
         }
     }
 

@@ -92,9 +92,7 @@ impl<B: Place> Shard<B> {
         while let Some(errand) = self.forwards.next() {
             match self.prepare(now.unix, errand, bodies) {
                 Prepared::Ready(mut forward) => {
-                    forward.id = self
-                        .forwards
-                        .depart(errand, forward.message.cost_bytes());
+                    forward.id = self.forwards.depart(errand, forward.message.cost_bytes());
                     let worker = self.forwarder(errand);
                     self.outbox
                         .event(worker, ShardEvent::Forward(Box::new(forward)));

@@ -72,7 +72,7 @@ impl<B: Place> Shard<B> {
             Question::Stat { stream } => {
                 self.drop_expired(now.unix, stream);
                 match self.stream_mut(stream) {
-                    Some(stream) => Ok(ShardReply::Stat(stat(stream))),
+                    Some(stream) => Ok(ShardReply::Stat(Box::new(stat(stream)))),
                     None => Err(no_stream()),
                 }
             }
@@ -281,6 +281,7 @@ impl<B: Place> Shard<B> {
         }
         stream.recall_aside();
         let ready = stream.ready();
+        self.note_cursor(&stream);
         self.streams[place as usize] = Some(stream);
         Ok(ShardReply::Got(got, ready))
     }
@@ -413,5 +414,8 @@ fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
         delivered: stream.tally.delivered,
         settled: stream.tally.settled,
         dropped: stream.tally.dropped,
+        dead_lettered: stream.tally.dead_lettered,
+        rejected: stream.tally.rejected,
+        limits: stream.limits.clone(),
     }
 }

@@ -44,6 +44,15 @@ impl Bodies<Position> for &Journal {
     }
 }
 
+impl Journal {
+    /// Applies all of it.
+    pub fn replay(&self, shard: &mut Shard<Position>) {
+        for ((base, frame), stamp) in self.frames.iter().zip(&self.stamps) {
+            shard.apply(*stamp, Position(*base), frame, false).unwrap();
+        }
+    }
+}
+
 pub struct DataShard {
     pub shard: Shard<Position>,
     pub journal: Journal,
@@ -63,6 +72,8 @@ pub struct Node {
     pub frames_left: Option<u32>,
     /// Nobody is told of the last of them.
     pub last_is_untold: bool,
+    /// What data shards say is lost: as if the node died before it was heard.
+    pub hold_events: bool,
 }
 
 pub fn shard(
@@ -74,6 +85,7 @@ pub fn shard(
     Shard::new(ShardSetup {
         id: ShardId(id),
         incarnation,
+        workers: 1,
         limits: ShardLimits::default(),
         fabric: fabric.clone(),
         authority: authority.clone(),
@@ -124,6 +136,7 @@ impl Node {
             mails: BTreeMap::new(),
             frames_left: None,
             last_is_untold: false,
+            hold_events: false,
             fabric,
             authority,
         };
@@ -177,9 +190,7 @@ impl Node {
         let data = std::mem::take(&mut self.data);
         for (id, old) in data {
             let mut shard = shard(id.0, self.incarnation, &self.fabric, &self.authority);
-            for ((base, frame), stamp) in old.journal.frames.iter().zip(&old.journal.stamps) {
-                shard.apply(*stamp, Position(*base), frame, false).unwrap();
-            }
+            old.journal.replay(&mut shard);
             shard.begin();
             self.data.insert(
                 id,
@@ -276,6 +287,9 @@ impl Node {
                 }
                 for (worker, events) in data.shard.events() {
                     moved = true;
+                    if self.hold_events {
+                        continue;
+                    }
                     self.workers[usize::from(worker.0)].shard_events(self.now, *id, events);
                 }
             }
@@ -480,7 +494,7 @@ impl Node {
             ShardEvent::Reply {
                 result: Ok(ShardReply::Stat(stat)),
                 ..
-            } => Some(stat),
+            } => Some(*stat),
             _ => None,
         });
         answers.next().expect("a settled node answers at once")

@@ -86,7 +86,7 @@ impl NodeBackend {
             stream: place.stream,
         };
         let stat = match self.parts.asker.ask(place.shard, question).await {
-            Ok(ShardReply::Stat(stat)) => stat,
+            Ok(ShardReply::Stat(stat)) => *stat,
             // It is being made or deleted.
             Ok(_) | Err(_) => StreamStat::default(),
         };
