@@ -198,7 +198,6 @@ pub fn address_to_key(flat: &[u8], out: &mut Vec<u8>) {
 /// Cuts a routing key that is too long for a short string: its beginning, `~` and a hash of the whole.
 /// What it stands for then travels in a header.
 pub fn cut_key(key: &mut Vec<u8>) -> bool {
-    const HASH_DIGITS: usize = 16;
     if key.len() <= KEY_BYTES_MAX {
         return false;
     }
@@ -214,6 +213,26 @@ pub fn cut_key(key: &mut Vec<u8>) -> bool {
     key.truncate(end);
     key.extend_from_slice(format!("~{hash:016x}").as_bytes());
     true
+}
+
+/// Hash digits at the end of a key that was cut.
+const HASH_DIGITS: usize = 16;
+
+/// Whether an address may be that of a key that was cut.
+pub fn looks_cut(address: &Address) -> bool {
+    let rest = address.0.len().checked_sub(HASH_DIGITS + 1);
+    rest.is_some_and(|at| {
+        let (mark, digits) = (address.0[at], &address.0[at + 1..]);
+        mark == b'~' && digits.iter().all(u8::is_ascii_hexdigit)
+    })
+}
+
+/// Whether `cut` is the address of the key that `whole` is cut to.
+pub fn is_cut_of(cut: &Address, whole: &Address) -> bool {
+    let mut key = Vec::new();
+    address_to_key(&whole.0, &mut key);
+    cut_key(&mut key)
+        && key_to_address(&Bytes::from(key)).is_ok_and(|converted| converted.address == *cut)
 }
 
 /// Keys a connection converted before.

@@ -2,45 +2,23 @@
 //!
 //! A name the broker would have to act on and does not yet is refused with 540 and named, never
 //! ignored; a name nobody gives a meaning is kept and compared at redeclaration, as deployed brokers do.
-//! Owns these lists. Never: what an accepted argument does.
+//! Owns exchanges, bindings and consumers; `queue` reads those of queues. Never: what an accepted argument
+//! does.
+
+mod queue;
+
+use std::sync::Arc;
 
 use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
+pub use self::queue::{Flags, QueueKind, queue};
 use crate::error::{AmqpError, ReplyCode};
 use crate::map::neutral_value;
 use crate::wire::table::{Table, Value};
 
-/// Arguments of a queue that ask for something not built.
-const QUEUE_NOT_BUILT: [&str; 20] = [
-    "x-consumer-timeout",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-delayed-retry-min",
-    "x-delivery-limit",
-    "x-expires",
-    "x-filter-size-bytes",
-    "x-initial-cluster-size",
-    "x-max-age",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-max-priority",
-    "x-message-deduplication",
-    "x-message-ttl",
-    "x-overflow",
-    "x-quorum-initial-group-size",
-    "x-single-active-consumer",
-    "x-stream-max-segment-size-bytes",
-    "x-subscription-mode",
-];
-
 /// Arguments of an exchange that ask for something not built.
-const EXCHANGE_NOT_BUILT: [&str; 3] = [
-    "alternate-exchange",
-    "x-delayed-type",
-    "x-message-deduplication",
-];
+const EXCHANGE_NOT_BUILT: [&str; 2] = ["x-delayed-type", "x-message-deduplication"];
 
 /// Arguments of a consumer that ask for something not built.
 const CONSUME_NOT_BUILT: [&str; 4] = [
@@ -50,19 +28,33 @@ const CONSUME_NOT_BUILT: [&str; 4] = [
     "x-credit",
 ];
 
+/// The argument of an exchange that names who takes what it cannot route.
+const ALTERNATE: &str = "alternate-exchange";
+/// The argument of a binding that asks for last values. Not part of what tells bindings apart.
+const RETAINED: &str = "x-retained";
+
 /// Named values as core takes them.
 pub type Arguments = Vec<(Bytes, NeutralValue)>;
 
-fn refuse(table: Table<'_>, not_built: &[&str], of: &'static str) -> Result<(), AmqpError> {
+fn not_supported(name: &str, of: &str) -> AmqpError {
+    AmqpError::connection(
+        ReplyCode::NOT_IMPLEMENTED,
+        format!("argument '{name}' of {of} is not supported"),
+    )
+}
+
+fn invalid(text: String) -> AmqpError {
+    AmqpError::channel(
+        ReplyCode::PRECONDITION_FAILED,
+        format!("invalid arg {text}"),
+    )
+}
+
+fn refuse(table: Table<'_>, not_built: &[&str], of: &str) -> Result<(), AmqpError> {
+    let names = || not_built.iter().copied();
     for (name, _) in table.iter() {
-        if let Some(name) = not_built
-            .iter()
-            .find(|known| known.as_bytes() == name.as_bytes())
-        {
-            return Err(AmqpError::connection(
-                ReplyCode::NOT_IMPLEMENTED,
-                format!("argument '{name}' of {of} is not supported"),
-            ));
+        if let Some(name) = names().find(|known| known.as_bytes() == name.as_bytes()) {
+            return Err(not_supported(name, of));
         }
     }
     Ok(())
@@ -78,65 +70,53 @@ fn all(table: Table<'_>) -> Arguments {
     kept(table.iter().map(|(name, value)| (name.as_bytes(), value)))
 }
 
-/// Arguments of a queue. `x-queue-type` `classic` is what a queue is when it says nothing, and is left
-/// out so that both are equivalent.
+/// Arguments of an exchange, and the name of its alternate exchange.
 ///
 /// # Errors
-/// 540 for what is not built, 406 for a value that cannot be.
-pub fn queue(table: Table<'_>) -> Result<Arguments, AmqpError> {
-    refuse(table, &QUEUE_NOT_BUILT, "a queue")?;
-    let pairs = table.iter().map(|(name, value)| (name.as_bytes(), value));
-    match table.first("x-queue-type") {
-        None => {}
-        Some(value) => match value.as_long_str() {
-            Some(b"classic") => {}
-            Some(kind @ (b"quorum" | b"stream")) => {
-                return Err(AmqpError::connection(
-                    ReplyCode::NOT_IMPLEMENTED,
-                    format!(
-                        "argument 'x-queue-type' of a queue: '{}' is not supported",
-                        String::from_utf8_lossy(kind)
-                    ),
-                ));
-            }
-            _ => {
-                return Err(AmqpError::channel(
-                    ReplyCode::PRECONDITION_FAILED,
-                    "invalid arg 'x-queue-type' for queue: must be 'classic'",
-                ));
-            }
-        },
-    }
-    Ok(kept(pairs.filter(|(name, _)| *name != b"x-queue-type")))
-}
-
-/// Arguments of an exchange.
-///
-/// # Errors
-/// 540 for what is not built.
-pub fn exchange(table: Table<'_>) -> Result<Arguments, AmqpError> {
+/// 540 for what is not built, 406 when the alternate exchange is no name.
+pub fn exchange(table: Table<'_>) -> Result<(Arguments, Option<Arc<str>>), AmqpError> {
     refuse(table, &EXCHANGE_NOT_BUILT, "an exchange")?;
-    Ok(all(table))
+    let alternate = table.first(ALTERNATE).map(|value| {
+        let name = value.as_long_str().map(std::str::from_utf8);
+        match name {
+            Some(Ok(name)) if !name.contains('\0') => Ok(name.into()),
+            _ => Err(invalid(format!(
+                "'{ALTERNATE}' for exchange: must be a name"
+            ))),
+        }
+    });
+    Ok((all(table), alternate.transpose()?))
 }
 
-/// Arguments of a binding.
+/// Arguments of a binding, and whether the last values that match are wanted now.
 ///
 /// # Errors
-/// 406 when `x-match` is not one of its four values.
-pub fn binding(table: Table<'_>) -> Result<Arguments, AmqpError> {
+/// 406 when `x-match` is not one of its four values or `x-retained` is neither true nor false.
+pub fn binding(table: Table<'_>) -> Result<(Arguments, bool), AmqpError> {
     match table.first("x-match") {
         None => {}
         Some(value) => match value.as_long_str() {
             Some(b"all" | b"any" | b"all-with-x" | b"any-with-x") => {}
             _ => {
-                return Err(AmqpError::channel(
-                    ReplyCode::PRECONDITION_FAILED,
-                    "invalid arg 'x-match' for binding: must be 'all', 'any', 'all-with-x' or 'any-with-x'",
+                return Err(invalid(
+                    "'x-match' for binding: must be 'all', 'any', 'all-with-x' or 'any-with-x'"
+                        .to_owned(),
                 ));
             }
         },
     }
-    Ok(all(table))
+    let retained = match table.first(RETAINED) {
+        None => false,
+        Some(Value::Bool(retained)) => retained,
+        Some(_) => {
+            return Err(invalid(format!(
+                "'{RETAINED}' for binding: must be true or false"
+            )));
+        }
+    };
+    let pairs = table.iter().map(|(name, value)| (name.as_bytes(), value));
+    let rest = kept(pairs.filter(|(name, _)| *name != RETAINED.as_bytes()));
+    Ok((rest, retained))
 }
 
 /// The priority of a consumer.
@@ -150,12 +130,7 @@ pub fn consumer_priority(table: Table<'_>) -> Result<i32, AmqpError> {
         Some(value) => value
             .as_i64()
             .and_then(|n| i32::try_from(n).ok())
-            .ok_or_else(|| {
-                AmqpError::channel(
-                    ReplyCode::PRECONDITION_FAILED,
-                    "invalid arg 'x-priority' for consumer: must be an integer",
-                )
-            }),
+            .ok_or_else(|| invalid("'x-priority' for consumer: must be an integer".to_owned())),
     }
 }
 
@@ -173,21 +148,14 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_refused_by_name() {
-        let raw = of("x-message-ttl", Value::I32(1));
-        let error = queue(Table::new(&raw).unwrap()).unwrap_err();
+        let raw = of("x-stream-offset", Value::text("first"));
+        let error = consumer_priority(Table::new(&raw).unwrap()).unwrap_err();
         assert_eq!(
             (error.code, error.scope),
             (ReplyCode::NOT_IMPLEMENTED, Scope::Connection)
         );
-        assert!(error.text.contains("x-message-ttl"));
-        let raw = of("x-stream-offset", Value::text("first"));
-        assert_eq!(
-            consumer_priority(Table::new(&raw).unwrap())
-                .unwrap_err()
-                .code,
-            ReplyCode::NOT_IMPLEMENTED
-        );
-        let raw = of("alternate-exchange", Value::text("x"));
+        assert!(error.text.contains("x-stream-offset"));
+        let raw = of("x-delayed-type", Value::text("x"));
         assert_eq!(
             exchange(Table::new(&raw).unwrap()).unwrap_err().code,
             ReplyCode::NOT_IMPLEMENTED
@@ -195,19 +163,29 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_kept_and_classic_equals_absent() {
-        let raw = of("x-my-own", Value::I32(7));
-        assert_eq!(
-            queue(Table::new(&raw).unwrap()).unwrap(),
-            [(Bytes::from_static(b"x-my-own"), NeutralValue::Int(7, 32))]
-        );
-        let raw = of("x-queue-type", Value::text("classic"));
-        assert_eq!(queue(Table::new(&raw).unwrap()).unwrap(), []);
-        let raw = of("x-queue-type", Value::I32(1));
-        assert_eq!(
-            queue(Table::new(&raw).unwrap()).unwrap_err().code,
-            ReplyCode::PRECONDITION_FAILED
-        );
+    fn an_alternate_exchange_is_a_name_and_is_kept() {
+        let raw = of(ALTERNATE, Value::text("rest"));
+        let (kept, alternate) = exchange(Table::new(&raw).unwrap()).unwrap();
+        assert_eq!((kept.len(), alternate.as_deref()), (1, Some("rest")));
+        for wrong in [
+            Value::I32(1),
+            Value::Bytes(b"rest"),
+            Value::text("a\0"),
+            Value::LongStr(crate::wire::field::LongStr(b"\xff")),
+        ] {
+            let raw = of(ALTERNATE, wrong);
+            let error = exchange(Table::new(&raw).unwrap()).unwrap_err();
+            assert_eq!(error.code, ReplyCode::PRECONDITION_FAILED);
+        }
+    }
+
+    #[test]
+    fn last_values_are_asked_for_and_tell_no_bindings_apart() {
+        let raw = of(RETAINED, Value::Bool(true));
+        assert_eq!(binding(Table::new(&raw).unwrap()), Ok((Vec::new(), true)));
+        let raw = of(RETAINED, Value::text("true"));
+        let error = binding(Table::new(&raw).unwrap()).unwrap_err();
+        assert_eq!(error.code, ReplyCode::PRECONDITION_FAILED);
     }
 
     #[test]

@@ -8,14 +8,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anabranch_core::address::Address;
-use anabranch_core::gateway::Delivery;
+use anabranch_core::gateway::{Consume, Delivery};
 use anabranch_core::id::ConsumerTag;
 use bytes::{Bytes, BytesMut};
 use rustc_hash::FxHashMap;
 
 use crate::confirm::Confirms;
-use crate::map::Facts;
+use crate::published::Facts;
 use crate::token::ChannelLife;
+use crate::transaction::Transaction;
 use crate::unacked::Unacked;
 use crate::unfinished::Share;
 use crate::wire::frame::FrameKind;
@@ -83,7 +84,11 @@ pub struct Channel {
     /// Name of the exchange published to last, and the number of the first publish to it in a row.
     pub exchange: (Bytes, u64),
     /// Set by `confirm.select`.
-    pub confirms: Option<Confirms>,
+    pub confirms: Option<Box<Confirms>>,
+    /// Set by `tx.select`.
+    pub tx: Option<Box<Transaction>>,
+    /// Its consumer of the pseudo-queue of answers.
+    pub reply: Option<Box<ReplyQueue>>,
     /// Deliveries so far.
     pub delivered: u64,
     /// Deliveries sent and not acknowledged.
@@ -119,6 +124,8 @@ impl Channel {
             published: 0,
             exchange: (Bytes::new(), 0),
             confirms: None,
+            tx: None,
+            reply: None,
             delivered: 0,
             unacked: Unacked::default(),
             prefetch: 0,
@@ -155,6 +162,17 @@ pub struct Consumer {
     pub credit: u32,
     /// It was cancelled or its channel closed: deliveries on their way go back.
     pub detaching: bool,
+    /// Its queue says how often a message came back.
+    pub counts_returns: bool,
+}
+
+/// What stands for the pseudo-queue of answers on a channel.
+#[derive(Debug)]
+pub struct ReplyQueue {
+    /// The queue's own name.
+    pub name: Arc<str>,
+    /// Who reads it.
+    pub consumer: ConsumerTag,
 }
 
 /// A question to core that waits for its answer.
@@ -191,6 +209,20 @@ pub enum Then {
     },
     /// Answer with a count of messages.
     Counted {
+        /// No answer is wanted.
+        nowait: bool,
+    },
+    /// Answer `queue.declare-ok` for a reply queue that was asked after.
+    ReplyExists {
+        /// The queue.
+        queue: Arc<str>,
+        /// No answer is wanted.
+        nowait: bool,
+    },
+    /// Attach the consumer of a reply queue that was declared for it.
+    ReplyQueue {
+        /// The consumer.
+        consume: Box<Consume>,
         /// No answer is wanted.
         nowait: bool,
     },

@@ -2,8 +2,8 @@
 //!
 //! Owns what the connection remembers, its inputs and its clock. Its modules: `frames` (which frame is
 //! heard when), `handshake` (start to open), `topology` (exchange and queue methods), `publish`,
-//! `consume` (consumers), `deliver` (deliveries, acknowledgements), `answers` (what core said) and
-//! `closing`. No socket.
+//! `consume` (consumers), `reply_to` (answers without a queue), `deliver` (deliveries, acknowledgements),
+//! `transactions`, `answers` (what core said), `outcomes` (of publishes) and `closing`. No socket.
 //!
 //! Methods of a channel are done one at a time: while core answers one, later frames of that channel
 //! wait, except publishes and acknowledgements, which core keeps in order with what was asked before.
@@ -14,8 +14,11 @@ mod consume;
 mod deliver;
 mod frames;
 mod handshake;
+mod outcomes;
 mod publish;
+mod reply_to;
 mod topology;
+mod transactions;
 
 use std::sync::Arc;
 
@@ -24,7 +27,7 @@ use anabranch_core::gateway::{
 };
 use anabranch_core::id::{ConsumerTag, MonotonicMs, Now, Token};
 use anabranch_core::properties::Codecs;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::address::KeyCache;
 use crate::channel::{Ask, Channel, Consumer, State, Then};
@@ -45,6 +48,8 @@ const SOCKET_WAIT_MS: u64 = 3_000;
 const SILENCE_MS: u64 = 3_000;
 /// How many bytes of frames may wait on a connection's channels for methods to be answered.
 const BACKLOG_BYTES_MAX: usize = 32 << 20;
+/// Queues a connection remembers to have declared with a count of returns.
+const QUORUM_QUEUES_MAX: usize = 1024;
 /// How many bytes may wait while login and vhost are checked.
 const UNREAD_BYTES_MAX: usize = 256 << 10;
 
@@ -125,6 +130,8 @@ pub(crate) struct AmqpConnection {
     channels: Vec<Option<Box<Channel>>>,
     lives: u16,
     consumers: FxHashMap<ConsumerTag, Consumer>,
+    /// Queues of type `quorum` that this connection declared.
+    quorum: FxHashSet<Arc<str>>,
     last_consumer: u32,
     asks: FxHashMap<u64, Ask>,
     last_ask: u64,
@@ -163,6 +170,7 @@ impl AmqpConnection {
             channels: Vec::new(),
             lives: 0,
             consumers: FxHashMap::default(),
+            quorum: FxHashSet::default(),
             last_consumer: 0,
             asks: FxHashMap::default(),
             last_ask: 0,

@@ -14,8 +14,7 @@ use anabranch_core::properties::{
 };
 use bytes::{Bytes, BytesMut};
 
-use crate::error::{AmqpError, ReplyCode};
-use crate::wire::field::{FieldError, LongStr, ShortStr};
+use crate::wire::field::{LongStr, ShortStr};
 use crate::wire::properties::Properties;
 use crate::wire::table::{Array, ArrayWriter, DEPTH_MAX, Table, TableWriter, Value};
 
@@ -42,72 +41,6 @@ pub const H_USER_PROPERTIES: &str = "x-mqtt-user-properties";
 const H_CLUSTER_ID: &str = "x-amqp-cluster-id";
 /// In front of the address of an answer in `reply_to`.
 const REPLY_TO_TOPIC: &[u8] = b"mqtt:";
-
-/// What routing and storing need of a published property list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// From `delivery_mode`, or exactly from header `x-mqtt-qos`.
-    pub quality: Quality,
-    /// From header `x-mqtt-retain`.
-    pub retain: bool,
-    /// From `priority`.
-    pub priority: u8,
-    /// From `expiration`, in milliseconds.
-    pub time_to_live_ms: Option<u64>,
-}
-
-/// Reads what a publish needs, checking the whole list on the way.
-///
-/// # Errors
-/// 502 for a malformed list, 406 for an expiration that is no number or a user id other than `user`,
-/// 540 for sender-selected distribution (`CC`, `BCC`), which is not built.
-pub fn publish_facts(raw: &[u8], user: &str) -> Result<Facts, AmqpError> {
-    let properties = Properties::walk(raw).map_err(malformed)?;
-    let mut facts = Facts {
-        quality: if properties.delivery_mode == Some(2) {
-            Quality::AtLeastOnce
-        } else {
-            Quality::AtMostOnce
-        },
-        retain: false,
-        priority: properties.priority.unwrap_or(0),
-        time_to_live_ms: properties.expiration_ms()?,
-    };
-    if let Some(id) = properties.user_id
-        && id.as_bytes() != user.as_bytes()
-    {
-        return Err(AmqpError::channel(
-            ReplyCode::PRECONDITION_FAILED,
-            format!("user_id property set to {id:?} but authenticated user was '{user}'"),
-        ));
-    }
-    if let Some(headers) = properties.headers {
-        for (name, value) in headers.iter() {
-            match name.as_bytes() {
-                name @ (b"CC" | b"BCC") => {
-                    return Err(AmqpError::connection(
-                        ReplyCode::NOT_IMPLEMENTED,
-                        format!("header {} is not supported", String::from_utf8_lossy(name)),
-                    ));
-                }
-                name if name == H_QOS.as_bytes() => {
-                    let number = value.as_i64().and_then(|n| u8::try_from(n).ok());
-                    facts.quality = number
-                        .and_then(Quality::from_number)
-                        .unwrap_or(facts.quality);
-                }
-                name if name == H_RETAIN.as_bytes() => facts.retain = value == Value::Bool(true),
-                _ => {}
-            }
-        }
-    }
-    Ok(facts)
-}
-
-#[cold]
-fn malformed(error: FieldError) -> AmqpError {
-    crate::wire::properties::malformed(error)
-}
 
 /// The conversion registered with core.
 #[derive(Clone, Copy, Debug, Default)]
@@ -580,62 +513,11 @@ mod tests {
             let neutral = to_neutral(&raw);
             let again = from_neutral(&neutral, &foreign(&neutral), UnixMs(0));
             prop_assert!(Properties::walk(&again).is_ok());
-            let _ = publish_facts(&raw, "guest");
         }
     }
 
     fn raw(properties: Properties<'_>) -> Bytes {
         properties.to_bytes()
-    }
-
-    #[test]
-    fn facts_of_a_publish() {
-        let facts = publish_facts(&[0, 0], "guest").unwrap();
-        assert_eq!(facts.quality, Quality::AtMostOnce);
-        assert_eq!(
-            (facts.retain, facts.priority, facts.time_to_live_ms),
-            (false, 0, None)
-        );
-
-        let mut headers = TableWriter::new();
-        headers
-            .named(H_QOS, Value::I32(2))
-            .named(H_RETAIN, Value::Bool(true));
-        let list = raw(Properties {
-            headers: Some(headers.table()),
-            delivery_mode: Some(2),
-            priority: Some(4),
-            expiration: ShortStr::new(b"1500"),
-            user_id: ShortStr::new(b"guest"),
-            ..Properties::default()
-        });
-        let facts = publish_facts(&list, "guest").unwrap();
-        assert_eq!(facts.quality, Quality::ExactlyOnce);
-        assert_eq!(
-            (facts.retain, facts.priority, facts.time_to_live_ms),
-            (true, 4, Some(1500))
-        );
-        assert_eq!(
-            publish_facts(&list, "other").unwrap_err().code,
-            ReplyCode::PRECONDITION_FAILED
-        );
-    }
-
-    #[test]
-    fn sender_selected_distribution_is_refused_by_name() {
-        let mut headers = TableWriter::new();
-        headers.named("BCC", Value::Void);
-        let list = raw(Properties {
-            headers: Some(headers.table()),
-            ..Properties::default()
-        });
-        let error = publish_facts(&list, "guest").unwrap_err();
-        assert_eq!(error.code, ReplyCode::NOT_IMPLEMENTED);
-        assert!(error.text.contains("BCC"));
-        assert_eq!(
-            publish_facts(&[0, 1], "guest").unwrap_err().code,
-            ReplyCode::SYNTAX_ERROR
-        );
     }
 
     #[test]

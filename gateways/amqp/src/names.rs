@@ -19,8 +19,10 @@ pub const PREDECLARED: [(&str, ExchangeKind); 5] = [
     ("amq.topic", ExchangeKind::Topic),
 ];
 
-/// The pseudo-queue of answers without a queue; not built.
+/// The pseudo-queue of answers: who consumes from it gets a queue of the channel's own.
 pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
+/// In front of the names of such queues.
+pub const REPLY_QUEUE_PREFIX: &str = "amq.rabbitmq.reply-to.";
 
 /// The kind a client asks for, or `None` when there is no such kind.
 pub fn exchange_kind(kind: ShortStr<'_>) -> Option<ExchangeKind> {
@@ -36,6 +38,11 @@ pub fn exchange_kind(kind: ShortStr<'_>) -> Option<ExchangeKind> {
 /// Whether clients may not create something of this name.
 pub fn is_reserved(name: &str) -> bool {
     name.starts_with("amq.")
+}
+
+/// Whether a queue's name is the pseudo-queue of answers or that of a channel's own.
+pub fn is_reply_to(name: &str) -> bool {
+    name == DIRECT_REPLY_TO || name.starts_with(REPLY_QUEUE_PREFIX)
 }
 
 /// A name as text.

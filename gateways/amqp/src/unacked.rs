@@ -82,6 +82,18 @@ impl Unacked {
         self.take_front(self.entries.len(), each);
     }
 
+    /// Puts back what was taken and is not settled after all.
+    pub fn put_back(&mut self, taken: impl Iterator<Item = Unsettled>) {
+        self.entries.retain(|(_, live)| *live);
+        self.dead = 0;
+        let before = self.entries.len();
+        self.entries.extend(taken.map(|entry| (entry, true)));
+        if self.entries.len() > before {
+            let entries = self.entries.make_contiguous();
+            entries.sort_unstable_by_key(|(entry, _)| entry.tag);
+        }
+    }
+
     fn take_front(&mut self, count: usize, mut each: impl FnMut(Unsettled)) {
         for (entry, live) in self.entries.drain(..count) {
             if live {
@@ -198,12 +210,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_plain_list(ops in prop::collection::vec((0u8..4, 0u64..40), 0..200)) {
+        fn behaves_like_a_plain_list(ops in prop::collection::vec((0u8..5, 0u64..40), 0..200)) {
             let mut unacked = Unacked::default();
             let mut model: Vec<u64> = Vec::new();
             let mut next = 0;
+            let mut away: Vec<Unsettled> = Vec::new();
             for (op, arg) in ops {
                 match op {
+                    4 => {
+                        model.extend(away.iter().map(|e| e.tag));
+                        model.sort_unstable();
+                        unacked.put_back(away.drain(..));
+                    }
                     0 | 1 => {
                         next += 1 + u64::from(op);
                         unacked.push(entry(next));
@@ -212,7 +230,9 @@ mod tests {
                     2 => {
                         let tag = next.saturating_sub(arg);
                         let at = model.iter().position(|t| *t == tag);
-                        prop_assert_eq!(unacked.take(tag).map(|e| e.tag), at.map(|at| model.remove(at)));
+                        let taken = unacked.take(tag);
+                        prop_assert_eq!(taken.map(|e| e.tag), at.map(|at| model.remove(at)));
+                        away.extend(taken.filter(|_| arg % 2 == 0));
                     }
                     _ => {
                         let tag = next.saturating_sub(arg);

@@ -1,9 +1,9 @@
 //! How many bytes of unfinished messages a connection, and the whole gateway, may hold.
 //!
-//! A body in several frames is gathered until it is whole; without a common limit one client could open
-//! every channel and stop one byte short on each.
+//! A body in several frames is gathered until it is whole, and a transaction until it is committed; without
+//! a common limit one client could open every channel and stop one byte short on each.
 //!
-//! Owns: the counts, given back when a body is finished or dropped.
+//! Owns: the counts, given back when a body or transaction is finished or dropped.
 //! Never: bytes. Next: `connection/publish.rs`.
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Unfinished {
     }
 }
 
-/// What one unfinished body takes of it.
+/// What one unfinished body or transaction takes of it.
 #[derive(Debug)]
 pub struct Share {
     of: Arc<Unfinished>,
@@ -68,11 +68,16 @@ impl Share {
         self.bytes += if taken { bytes } else { 0 };
         taken
     }
+
+    /// Gives back all of it.
+    pub fn release(&mut self) {
+        self.of.give_back(std::mem::take(&mut self.bytes));
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.of.give_back(self.bytes);
+        self.release();
     }
 }
 

@@ -1,27 +1,24 @@
 //! What core answered, in AMQP's words.
 //!
-//! Owns the `-ok` methods, returns, confirms, the end of consumers and `connection.blocked`. An answer
-//! for an earlier life of a channel number is only cleaned up after.
+//! Owns the `-ok` methods, the end of consumers and `connection.blocked`; `outcomes` has what became of
+//! publishes. An answer for an earlier life of a channel number is only cleaned up after.
 
-use anabranch_core::error::{ErrorKind, Refusal};
-use anabranch_core::gateway::{Answer, Outcome, PublishOutcome, Reply};
+use anabranch_core::error::Refusal;
+use anabranch_core::gateway::{Answer, Command, Outcome, Reply};
 use anabranch_core::id::{ConsumerTag, Token};
-use anabranch_core::message::Message;
 
-use super::deliver::{hand_out, properties, properties_room, properties_too_large, routing_key};
-use super::publish::no_exchange;
-use super::{AmqpConnection, Cx, Phase, channel_at};
+use super::deliver::{hand_out, properties, properties_room, routing_key};
+use super::{AmqpConnection, Cx, Phase, channel_at, reply_to};
 use crate::channel::{Ask, State, Then};
-use crate::error::ReplyCode;
 use crate::reason;
 use crate::token::{self, ChannelLife, Which};
 use crate::wire::batch::Batch;
 use crate::wire::field::ShortStr;
 use crate::wire::method::{
-    BasicCancel, BasicCancelOk, BasicConsumeOk, BasicGetEmpty, BasicGetOk, BasicNack, BasicPublish,
-    BasicReturn, ConnectionBlocked, ConnectionUnblocked, ExchangeDeclare, ExchangeDeclareOk,
-    ExchangeDelete, ExchangeDeleteOk, QueueBind, QueueBindOk, QueueDeclareOk, QueueDeleteOk,
-    QueuePurge, QueuePurgeOk, QueueUnbind, QueueUnbindOk, Wire,
+    BasicCancel, BasicCancelOk, BasicConsumeOk, BasicGetEmpty, BasicGetOk, ConnectionBlocked,
+    ConnectionUnblocked, ExchangeBind, ExchangeBindOk, ExchangeDeclare, ExchangeDeclareOk,
+    ExchangeDelete, ExchangeDeleteOk, ExchangeUnbind, ExchangeUnbindOk, QueueBind, QueueBindOk,
+    QueueDeclareOk, QueueDeleteOk, QueuePurge, QueuePurgeOk, QueueUnbind, QueueUnbindOk, Wire,
 };
 
 /// A count as the wire has room for it.
@@ -63,116 +60,6 @@ impl AmqpConnection {
         }
     }
 
-    fn publish_answered(
-        &mut self,
-        first: Token,
-        last: Token,
-        outcome: PublishOutcome,
-        cx: &mut Cx<'_>,
-    ) {
-        let (Which::Publish(of, first), Which::Publish(_, last)) =
-            (token::which(first), token::which(last))
-        else {
-            return;
-        };
-        let Some(channel) = self.open_channel(of) else {
-            return;
-        };
-        let nacked = match outcome {
-            PublishOutcome::Routed | PublishOutcome::Unroutable => false,
-            PublishOutcome::Refused(kind)
-                if channel.confirms.is_some() && reason::is_nacked(kind) =>
-            {
-                true
-            }
-            PublishOutcome::Refused(kind) => {
-                let known = first >= channel.exchange.1;
-                let exchange = channel.exchange.0.clone();
-                let error = match kind {
-                    ErrorKind::NotFound if known => no_exchange(&exchange, &self.vhost),
-                    kind => reason::refused(
-                        &Refusal::new(kind, publish_refused(kind)),
-                        BasicPublish::ID,
-                    ),
-                };
-                // What was answered before it is told before it.
-                self.tell_confirms(cx);
-                return self.fail(of.channel, error, cx);
-            }
-        };
-        if let Some(confirms) = &mut channel.confirms {
-            confirms.answered(first, last, !nacked);
-            self.telling(of);
-        }
-    }
-
-    /// Notes that a channel has confirms to tell.
-    fn telling(&mut self, of: ChannelLife) {
-        if self.tell.last() != Some(&of) {
-            self.tell.push(of);
-        }
-    }
-
-    /// Sends the confirms of all channels that have some, after the returns of the same answers.
-    pub(super) fn tell_confirms(&mut self, cx: &mut Cx<'_>) {
-        let mut tell = std::mem::take(&mut self.tell);
-        for of in tell.drain(..) {
-            if self.phase != Phase::Running {
-                break;
-            }
-            let Some(confirms) = self
-                .open_channel(of)
-                .and_then(|channel| channel.confirms.as_mut())
-            else {
-                continue;
-            };
-            if !confirms.is_waiting() {
-                continue;
-            }
-            confirms.tell(|confirm| {
-                let (delivery_tag, multiple) = (confirm.tag, confirm.multiple);
-                if confirm.ack {
-                    cx.out.send.ack(of.channel, delivery_tag, multiple);
-                } else {
-                    cx.out.send.method(
-                        of.channel,
-                        &BasicNack {
-                            delivery_tag,
-                            multiple,
-                            requeue: false,
-                        },
-                    );
-                }
-            });
-        }
-        self.tell = tell;
-    }
-
-    /// A mandatory message that no queue took. Its confirm follows.
-    fn returned(&mut self, token: Token, message: &Message, cx: &mut Cx<'_>) {
-        let Which::Publish(of, _) = token::which(token) else {
-            return;
-        };
-        if self.phase != Phase::Running || self.open_channel(of).is_none() {
-            return;
-        }
-        routing_key(message, &mut self.key);
-        cx.out.send.method(
-            of.channel,
-            &BasicReturn {
-                reply_code: ReplyCode::NO_ROUTE.0,
-                reply_text: ShortStr::cut(ReplyCode::NO_ROUTE.name().as_bytes()),
-                exchange: ShortStr::cut(&message.exchange),
-                routing_key: ShortStr::cut(&self.key),
-            },
-        );
-        // It came in a frame of this connection, so it fits into one.
-        let properties = properties(&self.codecs, message, cx.now.unix, usize::MAX);
-        cx.out
-            .send
-            .content(of.channel, &properties, &message.body, self.frame_bytes_max);
-    }
-
     /// The broker detached a consumer.
     fn consumer_ended(&mut self, consumer: ConsumerTag, cx: &mut Cx<'_>) {
         let Some(known) = self.consumers.remove(&consumer) else {
@@ -184,6 +71,7 @@ impl AmqpConnection {
         };
         if channel.consumers.get(&known.tag) == Some(&consumer) {
             channel.consumers.remove(&known.tag);
+            channel.reply.take_if(|reply| reply.consumer == consumer);
             channel.ended.push(known.tag);
             if !channel.waiting {
                 self.tell_ended(known.of, cx);
@@ -192,7 +80,7 @@ impl AmqpConnection {
     }
 
     /// Tells the client which consumers of a channel ended, if it can be told.
-    fn tell_ended(&mut self, of: ChannelLife, cx: &mut Cx<'_>) {
+    pub(super) fn tell_ended(&mut self, of: ChannelLife, cx: &mut Cx<'_>) {
         let notify = self.client.consumer_cancel_notify && self.phase == Phase::Running;
         let Some(channel) = self.open_channel(of) else {
             return;
@@ -248,10 +136,16 @@ impl AmqpConnection {
             return self.too_late(then, result, cx);
         };
         channel.waiting = false;
+        let result = match then {
+            Then::ReplyExists { .. } => reply_to::exists(result),
+            _ => result,
+        };
         match result {
             Err(refusal) => {
-                if let Then::Consuming { consumer, .. } = then {
-                    self.forget_consumer(of, consumer);
+                match then {
+                    Then::Consuming { consumer, .. } => self.forget_consumer(of, consumer),
+                    Then::ReplyQueue { consume, .. } => self.forget_consumer(of, consume.consumer),
+                    _ => {}
                 }
                 self.fail(of.channel, reason::refused(&refusal, method), cx);
             }
@@ -265,23 +159,32 @@ impl AmqpConnection {
 
     /// The channel closed before the answer came: whatever it brought goes back.
     fn too_late(&mut self, then: Then, result: Result<Reply, Refusal>, cx: &mut Cx<'_>) {
-        if let (
-            Then::Got {
-                consumer,
-                no_ack: false,
-            },
-            Ok(Reply::Got {
-                delivery: Some(delivery),
-                ..
-            }),
-        ) = (then, result)
-        {
-            self.settles.add(
+        match (then, result) {
+            (
+                Then::Got {
+                    consumer,
+                    no_ack: false,
+                },
+                Ok(Reply::Got {
+                    delivery: Some(delivery),
+                    ..
+                }),
+            ) => self.settles.add(
                 consumer,
                 delivery.offset,
                 Outcome::Released,
                 &mut cx.out.commands,
-            );
+            ),
+            // Its consumer never came, so it would not go with it.
+            (Then::ReplyQueue { consume, .. }, Ok(_)) => {
+                cx.out.commands.push(Command::DeleteStream {
+                    token: Token::NONE,
+                    name: consume.stream,
+                    if_unused: false,
+                    if_empty: false,
+                });
+            }
+            _ => {}
         }
     }
 
@@ -290,6 +193,7 @@ impl AmqpConnection {
             && let Some(channel) = self.open_channel(of)
         {
             channel.consumers.remove(&known.tag);
+            channel.reply.take_if(|reply| reply.consumer == consumer);
         }
     }
 
@@ -323,6 +227,10 @@ impl AmqpConnection {
                 if let Some(channel) = self.channel_mut(number) {
                     channel.last_queue = Some(queue);
                 }
+            }
+            Then::ReplyExists { queue, nowait } => self.reply_to_exists(of, queue, nowait, cx),
+            Then::ReplyQueue { consume, nowait } => {
+                self.reply_queue_declared(number, *consume, nowait, cx);
             }
             Then::Counted { nowait } if !nowait && !silent => {
                 let message_count = count(if let Reply::Count(n) = reply { n } else { 0 });
@@ -364,6 +272,15 @@ impl AmqpConnection {
         }
     }
 
+    /// Whether the queue that is got from by this name says how often a message came back.
+    fn got_counts(&mut self, number: u16, consumer: ConsumerTag) -> bool {
+        let quorum = &self.quorum;
+        channel_at(&mut self.channels, number).is_some_and(|channel| {
+            let mut gets = channel.gets.iter();
+            gets.any(|(stream, known)| *known == consumer && quorum.contains(stream))
+        })
+    }
+
     fn got(&mut self, number: u16, no_ack: bool, reply: Reply, cx: &mut Cx<'_>) {
         let Reply::Got { delivery, ready } = reply else {
             return;
@@ -379,13 +296,11 @@ impl AmqpConnection {
         };
         let message = &delivery.message;
         let room_bytes = properties_room(self.frame_bytes_max);
-        let properties = properties(&self.codecs, message, cx.now.unix, room_bytes);
-        if properties.len() > room_bytes {
-            if !no_ack {
-                self.give_back(&delivery, cx);
-            }
-            return self.fail(number, properties_too_large(self.frame_bytes_max), cx);
-        }
+        let returns = match delivery.attempt.saturating_sub(1) {
+            again @ 1.. if self.got_counts(number, delivery.consumer) => again,
+            _ => 0,
+        };
+        let properties = properties(&self.codecs, message, returns, cx.now.unix, room_bytes);
         routing_key(message, &mut self.key);
         let Some(channel) = channel_at(&mut self.channels, number) else {
             return;
@@ -417,20 +332,10 @@ fn ok(number: u16, method: (u16, u16), cx: &mut Cx<'_>) {
     match method {
         ExchangeDeclare::ID => send.method(number, &ExchangeDeclareOk {}),
         ExchangeDelete::ID => send.method(number, &ExchangeDeleteOk {}),
+        ExchangeBind::ID => send.method(number, &ExchangeBindOk {}),
+        ExchangeUnbind::ID => send.method(number, &ExchangeUnbindOk {}),
         QueueBind::ID => send.method(number, &QueueBindOk {}),
         QueueUnbind::ID => send.method(number, &QueueUnbindOk {}),
         _ => {}
-    }
-}
-
-/// What a publisher is told of a refused publish; core gives the kind alone.
-fn publish_refused(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::AccessRefused => {
-            "publishing to this exchange with this routing key is not allowed"
-        }
-        ErrorKind::NotFound => "no exchange of that name",
-        ErrorKind::MessageTooLarge => "message is larger than the broker takes",
-        _ => "publish was refused",
     }
 }

@@ -77,6 +77,11 @@ impl AmqpConnection {
         let of = channel.life;
         let consumers = std::mem::take(&mut channel.consumers);
         let mut unacked = std::mem::take(&mut channel.unacked);
+        if let Some(mut tx) = channel.tx.take() {
+            // Acknowledged, but never committed.
+            unacked.put_back(tx.roll_back());
+        }
+        channel.reply = None;
         let held = std::mem::take(&mut channel.held);
         let backlog = std::mem::take(&mut channel.backlog);
         channel.content = None;

@@ -8,7 +8,6 @@ use anabranch_core::id::ConsumerTag;
 use bytes::Bytes;
 
 use super::{AmqpConnection, Cx};
-use crate::arguments;
 use crate::channel::{Consumer, Then};
 use crate::confirm::Confirms;
 use crate::error::{AmqpError, ReplyCode};
@@ -17,6 +16,7 @@ use crate::wire::method::{
     AccessRequestOk, BasicCancel, BasicCancelOk, BasicConsume, BasicGet, BasicQos, BasicQosOk,
     BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, Wire,
 };
+use crate::{arguments, names};
 
 /// Queues whose `basic.get` tags a channel remembers.
 const GET_QUEUES_MAX: usize = 256;
@@ -55,10 +55,16 @@ impl AmqpConnection {
             Method::BasicRecoverAsync(recover) => self.recover(number, recover.requeue, cx),
             Method::ConfirmSelect(select) => {
                 if let Some(channel) = self.channel_mut(number) {
+                    if channel.tx.is_some() {
+                        return Err(AmqpError::channel(
+                            ReplyCode::PRECONDITION_FAILED,
+                            "cannot switch from tx to confirm mode",
+                        ));
+                    }
                     let published = channel.published;
                     channel
                         .confirms
-                        .get_or_insert_with(|| Confirms::new(published));
+                        .get_or_insert_with(|| Box::new(Confirms::new(published)));
                 }
                 if !select.nowait {
                     cx.out.send.method(number, &ConfirmSelectOk {});
@@ -74,9 +80,9 @@ impl AmqpConnection {
                 cx.out.send.method(number, &AccessRequestOk { ticket: 1 });
                 Ok(())
             }
-            Method::TxSelect(_) | Method::TxCommit(_) | Method::TxRollback(_) => {
-                Err(not_implemented("transactions are not supported"))
-            }
+            Method::TxSelect(_) => self.tx_select(number, cx),
+            Method::TxCommit(_) => self.tx_commit(number, cx),
+            Method::TxRollback(_) => self.tx_rollback(number, cx),
             _ => Err(AmqpError::connection(
                 ReplyCode::COMMAND_INVALID,
                 "method is not for this peer to send",
@@ -140,6 +146,16 @@ impl AmqpConnection {
                 ),
             ));
         }
+        let replies = &*stream == names::DIRECT_REPLY_TO;
+        let stream = if replies {
+            self.reply_queue(number, consume.no_ack, consumer)?
+        } else {
+            stream
+        };
+        let counts_returns = self.quorum.contains(&stream);
+        let Some(channel) = self.channel_mut(number) else {
+            return Ok(());
+        };
         channel.consumers.insert(tag.clone(), consumer);
         let credit = if consume.no_ack {
             NO_LIMIT
@@ -158,6 +174,7 @@ impl AmqpConnection {
             no_ack: consume.no_ack,
             credit,
             detaching: false,
+            counts_returns,
         };
         self.consumers.insert(consumer, known);
         let attach = Consume {
@@ -169,6 +186,9 @@ impl AmqpConnection {
             priority,
             no_local: consume.no_local,
         };
+        if replies {
+            return self.declare_reply_queue(number, attach, consume.nowait, cx);
+        }
         let then = Then::Consuming {
             consumer,
             nowait: consume.nowait,
@@ -206,6 +226,7 @@ impl AmqpConnection {
                     tag: tag.clone(),
                     nowait: cancel.nowait,
                 };
+                channel.reply.take_if(|reply| reply.consumer == consumer);
                 self.ask_for(number, BasicCancel::ID, then, cx, |token| Command::Cancel {
                     token,
                     consumer,
@@ -258,7 +279,7 @@ impl AmqpConnection {
             return Ok(());
         };
         let mut unacked = std::mem::take(&mut channel.unacked);
-        channel.in_window = 0;
+        channel.in_window = channel.tx.as_ref().map_or(0, |tx| tx.in_window());
         let held = std::mem::take(&mut channel.held);
         unacked.take_all(|entry| {
             self.settles.add(

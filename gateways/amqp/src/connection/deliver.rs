@@ -10,17 +10,18 @@ use anabranch_core::id::{ConsumerTag, UnixMs};
 use anabranch_core::message::Message;
 use anabranch_core::properties::Codecs;
 
+use super::transactions::too_much;
 use super::{AmqpConnection, Cx, Phase, channel_at};
 use crate::address;
 use crate::channel::{Channel, Consumer, State};
 use crate::error::{AmqpError, ReplyCode};
-use crate::map;
 use crate::unacked::Unsettled;
 use crate::wire::batch::Batch;
 use crate::wire::field::ShortStr;
 use crate::wire::frame::FRAME_OVERHEAD_BYTES;
-use crate::wire::method::{BasicDeliver, Wire};
+use crate::wire::method::BasicDeliver;
 use crate::wire::properties::CONTENT_HEADER_BYTES;
+use crate::{map, stamp};
 
 impl AmqpConnection {
     /// `basic.ack`, `basic.nack` and `basic.reject`.
@@ -38,9 +39,13 @@ impl AmqpConnection {
         };
         let (settles, commands) = (&mut self.settles, &mut cx.out.commands);
         let mut counted = 0;
-        let mut settle = |entry: Unsettled| {
-            counted += u32::from(!entry.got);
-            settles.add(entry.consumer, entry.offset, outcome, commands);
+        let tx = &mut channel.tx;
+        let mut settle = |entry: Unsettled| match tx {
+            Some(tx) => tx.settle(entry, outcome),
+            None => {
+                counted += u32::from(!entry.got);
+                settles.add(entry.consumer, entry.offset, outcome, commands);
+            }
         };
         let found = match (tag, multiple) {
             // AMQP 0-9-1, basic.ack: 0 with multiple is everything, which may be nothing.
@@ -57,6 +62,9 @@ impl AmqpConnection {
                 ReplyCode::PRECONDITION_FAILED,
                 format!("unknown delivery tag {tag}"),
             ));
+        }
+        if let Some(tx) = &channel.tx {
+            return tx.check().map_err(too_much);
         }
         if !channel.held.is_empty() {
             self.send_held(number, cx);
@@ -92,9 +100,7 @@ impl AmqpConnection {
             key: &mut self.key,
             frame_bytes_max,
         };
-        if !sending.send(channel, consumer, &delivery, cx) {
-            self.undeliverable(&delivery, cx);
-        }
+        sending.send(channel, consumer, &delivery, cx);
     }
 
     /// Sends what the channel's window held back, as far as it has room now.
@@ -113,23 +119,7 @@ impl AmqpConnection {
                 key: &mut self.key,
                 frame_bytes_max,
             };
-            if !sending.send(channel, consumer, &delivery, cx) {
-                self.undeliverable(&delivery, cx);
-            }
-        }
-    }
-
-    /// A delivery that does not fit into the client's frames: it goes back for a client with larger
-    /// ones, and this one's channel is told.
-    fn undeliverable(&mut self, delivery: &Delivery, cx: &mut Cx<'_>) {
-        let Some(consumer) = self.consumers.get(&delivery.consumer) else {
-            return;
-        };
-        let (number, no_ack) = (consumer.of.channel, consumer.no_ack);
-        // The consumer is detached first, or the message would come to it again.
-        self.fail(number, properties_too_large(self.frame_bytes_max), cx);
-        if !no_ack {
-            self.give_back(delivery, cx);
+            sending.send(channel, consumer, &delivery, cx);
         }
     }
 
@@ -188,31 +178,33 @@ pub(super) fn properties_room(frame_bytes_max: u32) -> usize {
     (frame_bytes_max as usize).saturating_sub(FRAME_OVERHEAD_BYTES + CONTENT_HEADER_BYTES)
 }
 
-/// The error for a message whose properties do not fit into one frame of this connection; they cannot
-/// be cut (AMQP 0-9-1 section 4.2.6.1).
-pub(super) fn properties_too_large(frame_bytes_max: u32) -> AmqpError {
-    AmqpError::channel(
-        ReplyCode::PRECONDITION_FAILED,
-        format!(
-            "properties of a message do not fit into the negotiated frame_max {frame_bytes_max}"
-        ),
-    )
-    .by(BasicDeliver::ID)
-}
-
-/// Raw properties of a message for this protocol: its own bytes, or what they are converted to.
+/// Raw properties of a message for this protocol: its own bytes, or what they are converted to, with what
+/// the broker has to say. `returns` is how often it came back, where that is told. What does not fit into
+/// one frame cannot be sent (AMQP 0-9-1 section 4.2.6.1): the largest headers are left out then, rather
+/// than the message lost or its reader cut off.
 pub(super) fn properties<'m>(
     codecs: &Codecs,
     message: &'m Message,
+    returns: u32,
     now: UnixMs,
     room_bytes: usize,
 ) -> Cow<'m, [u8]> {
-    if message.origin == map::ORIGIN {
-        Cow::Borrowed(&message.properties)
+    let mut raw = if message.origin == map::ORIGIN {
+        Cow::Borrowed(&message.properties[..])
     } else {
         let neutral = codecs.neutral(message);
         Cow::Owned(map::from_neutral_within(&neutral, message, now, room_bytes).into())
+    };
+    if let Some(deaths) = &message.deaths {
+        raw = Cow::Owned(stamp::with_deaths(&raw, message, deaths).into());
     }
+    if returns > 0 {
+        raw = Cow::Owned(stamp::with_delivery_count(&raw, returns).into());
+    }
+    if raw.len() > room_bytes {
+        raw = Cow::Owned(stamp::cut_to(&raw, room_bytes).into());
+    }
+    raw
 }
 
 /// What sending a delivery borrows of the connection.
@@ -223,7 +215,7 @@ struct Sending<'c> {
 }
 
 impl Sending<'_> {
-    /// Sends a delivery; false when its properties do not fit into a frame.
+    /// Sends a delivery.
     #[inline]
     fn send(
         self,
@@ -231,13 +223,15 @@ impl Sending<'_> {
         consumer: &Consumer,
         delivery: &Delivery,
         cx: &mut Cx<'_>,
-    ) -> bool {
+    ) {
         let message: &Message = &delivery.message;
+        let returns = if consumer.counts_returns {
+            delivery.attempt.saturating_sub(1)
+        } else {
+            0
+        };
         let room_bytes = properties_room(self.frame_bytes_max);
-        let properties = properties(self.codecs, message, cx.now.unix, room_bytes);
-        if properties.len() > room_bytes {
-            return false;
-        }
+        let properties = properties(self.codecs, message, returns, cx.now.unix, room_bytes);
         if consumer.no_ack {
             channel.delivered += 1;
         } else {
@@ -258,6 +252,5 @@ impl Sending<'_> {
         cx.out
             .send
             .content(number, &properties, &message.body, self.frame_bytes_max);
-        true
     }
 }

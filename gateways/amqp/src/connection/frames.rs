@@ -107,6 +107,7 @@ impl AmqpConnection {
             return self.unopened_channel(number, frame, cx);
         };
         match channel.state {
+            State::Open if breaks_commit(channel, frame) => Err(super::transactions::committing()),
             State::Open if must_wait(channel, frame) => {
                 let payload = frame.keep(0);
                 let bytes = payload.len();
@@ -321,6 +322,15 @@ fn unwanted(requeue: bool) -> Outcome {
     } else {
         Outcome::Rejected
     }
+}
+
+/// Whether a frame is a method that may not come while a commit is being answered; only the end of the
+/// channel may.
+fn breaks_commit(channel: &Channel, frame: &Frame<'_>) -> bool {
+    let commits = channel.tx.as_ref().is_some_and(|tx| tx.is_committing());
+    commits
+        && frame.kind == FrameKind::Method
+        && !matches!(frame.payload(), [0, 20, 0, 40 | 41, ..])
 }
 
 /// Whether a frame waits for its turn. Publishes, their content and acknowledgements need not wait for

@@ -1,7 +1,7 @@
 //! From the protocol header to an open vhost, and the connection class after that (AMQP 0-9-1 section
 //! 2.2.4).
 //!
-//! Owns server properties, PLAIN, the checks of `tune-ok` and `connection.update-secret`. Never asks
+//! Owns server properties, PLAIN and AMQPLAIN, the checks of `tune-ok` and `connection.update-secret`. Never asks
 //! core about anything but login and vhost.
 
 use std::sync::Arc;
@@ -35,12 +35,14 @@ fn server_properties() -> Bytes {
     let mut capabilities = TableWriter::new();
     for name in [
         "publisher_confirms",
+        "exchange_exchange_bindings",
         "basic.nack",
         "consumer_cancel_notify",
         "connection.blocked",
         "consumer_priorities",
         "authentication_failure_close",
         "per_consumer_qos",
+        "direct_reply_to",
     ] {
         capabilities.named(name, Value::Bool(true));
     }
@@ -65,6 +67,17 @@ fn plain(response: &[u8]) -> Option<(&str, &[u8])> {
     (!secret.contains(&0)).then_some((user, secret))
 }
 
+/// User and password out of an AMQPLAIN response: a field table without its length, with the names `LOGIN`
+/// and `PASSWORD`.
+fn amqplain(response: &[u8]) -> Option<(&str, &[u8])> {
+    let table = Table::new(response).ok()?;
+    let field = |name| table.first(name).and_then(Value::as_long_str);
+    Some((
+        std::str::from_utf8(field("LOGIN")?).ok()?,
+        field("PASSWORD")?,
+    ))
+}
+
 fn flag(table: Option<Table<'_>>, name: &str) -> bool {
     table.and_then(|table| table.first(name)) == Some(Value::Bool(true))
 }
@@ -80,7 +93,7 @@ impl AmqpConnection {
                 version_major: 0,
                 version_minor: 9,
                 server_properties,
-                mechanisms: LongStr(b"PLAIN"),
+                mechanisms: LongStr(b"PLAIN AMQPLAIN"),
                 locales: LongStr(b"en_US"),
             },
         );
@@ -140,17 +153,22 @@ impl AmqpConnection {
             flag(capabilities, "authentication_failure_close");
         self.client.consumer_cancel_notify = flag(capabilities, "consumer_cancel_notify");
         self.client.blocked = flag(capabilities, "connection.blocked");
-        if start_ok.mechanism.as_bytes() != b"PLAIN" {
-            return Err(AmqpError::connection(
-                ReplyCode::COMMAND_INVALID,
-                format!("unknown authentication mechanism {:?}", start_ok.mechanism),
-            ));
-        }
-        let Some((user, secret)) = plain(start_ok.response.0) else {
-            let refusal = Refusal::new(
-                ErrorKind::BadCredentials,
-                "PLAIN login refused: malformed response",
-            );
+        let response = start_ok.response.0;
+        let (login, malformed) = match start_ok.mechanism.as_bytes() {
+            b"PLAIN" => (plain(response), "PLAIN login refused: malformed response"),
+            b"AMQPLAIN" => (
+                amqplain(response),
+                "AMQPLAIN login refused: malformed response",
+            ),
+            _ => {
+                return Err(AmqpError::connection(
+                    ReplyCode::COMMAND_INVALID,
+                    format!("unknown authentication mechanism {:?}", start_ok.mechanism),
+                ));
+            }
+        };
+        let Some((user, secret)) = login else {
+            let refusal = Refusal::new(ErrorKind::BadCredentials, malformed);
             return self.login_refused(&refusal, cx);
         };
         self.user = user.into();
@@ -343,6 +361,24 @@ mod tests {
     }
 
     #[test]
+    fn amqplain_is_a_table_of_login_and_password() {
+        let response = |pairs: &[(&'static str, Value<'_>)]| {
+            let mut table = TableWriter::new();
+            for (name, value) in pairs {
+                table.named(name, *value);
+            }
+            table.finish()
+        };
+        let login = ("LOGIN", Value::text("guest"));
+        let whole = response(&[("PASSWORD", Value::text("secret")), login]);
+        assert_eq!(amqplain(&whole), Some(("guest", &b"secret"[..])));
+        assert_eq!(amqplain(&whole[1..]), None);
+        assert_eq!(amqplain(&response(&[login])), None);
+        let number = response(&[login, ("PASSWORD", Value::I32(1))]);
+        assert_eq!(amqplain(&number), None);
+    }
+
+    #[test]
     fn server_properties_name_the_product_and_offer_what_is_built() {
         let raw = server_properties();
         let table = Table::new(&raw).unwrap();
@@ -354,6 +390,6 @@ mod tests {
             capabilities.first("publisher_confirms"),
             Some(Value::Bool(true))
         );
-        assert_eq!(capabilities.first("exchange_exchange_bindings"), None);
+        assert_eq!(capabilities.first("amqp1"), None);
     }
 }

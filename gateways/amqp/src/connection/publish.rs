@@ -10,16 +10,19 @@ use anabranch_core::message::Message;
 use bytes::{Bytes, BytesMut};
 
 use super::topology::bad_key;
+use super::transactions::too_much;
 use super::{AmqpConnection, Cx, channel_at};
 use crate::channel::{Content, Header, State};
 use crate::error::{AmqpError, ReplyCode};
-use crate::map;
 use crate::token;
 use crate::unfinished::Share;
 use crate::wire::frame::Frame;
 use crate::wire::method::{BasicPublish, Wire};
 use crate::wire::properties::{CONTENT_HEADER_BYTES, ContentHeader};
+use crate::{address, map, published};
 
+/// More than this is not taken for a size at all.
+const BODY_BYTES_LARGEST: u64 = 512 << 20;
 /// Memory set aside at once for a body in more than one frame, in bytes: a client that only announces
 /// a large body costs no more.
 const BODY_RESERVE_BYTES_MAX: usize = 1 << 20;
@@ -83,6 +86,16 @@ impl AmqpConnection {
             ));
         };
         let header = ContentHeader::decode(frame.payload())?;
+        if header.body_bytes > BODY_BYTES_LARGEST {
+            return Err(AmqpError::connection(
+                ReplyCode::FRAME_ERROR,
+                format!(
+                    "message size {} is larger than any can be",
+                    header.body_bytes
+                ),
+            )
+            .by(BasicPublish::ID));
+        }
         if header.body_bytes > body_bytes_max {
             return Err(AmqpError::channel(
                 ReplyCode::PRECONDITION_FAILED,
@@ -93,9 +106,23 @@ impl AmqpConnection {
             )
             .by(BasicPublish::ID));
         }
-        let properties = frame.keep(CONTENT_HEADER_BYTES);
-        let facts = map::publish_facts(&properties, &self.user)
+        let mut properties = frame.keep(CONTENT_HEADER_BYTES);
+        let facts = published::publish_facts(&properties, &self.user)
             .map_err(|error| super::at(error, BasicPublish::ID))?;
+        if address::looks_cut(&content.address)
+            && let Some(whole) = published::whole_address(&properties, &content.address)
+        {
+            content.address = whole;
+            content.origin_key = Bytes::new();
+        }
+        if facts.direct_reply {
+            properties = self.with_reply_queue(number, &properties)?;
+        }
+        let Some(content) =
+            channel_at(&mut self.channels, number).and_then(|channel| channel.content.as_mut())
+        else {
+            return Ok(());
+        };
         content.header = Some(Header {
             properties,
             facts,
@@ -104,7 +131,7 @@ impl AmqpConnection {
             share: None,
         });
         if header.body_bytes == 0 {
-            self.published(number, Bytes::new(), cx);
+            return self.published(number, Bytes::new(), cx);
         }
         Ok(())
     }
@@ -135,8 +162,7 @@ impl AmqpConnection {
             .by(BasicPublish::ID));
         };
         if missing == 0 && header.body.is_empty() {
-            self.published(number, frame.keep(0), cx);
-            return Ok(());
+            return self.published(number, frame.keep(0), cx);
         }
         let share = header.share.get_or_insert_with(|| Share::new(unfinished));
         if !share.grow(part.len() as u64) {
@@ -155,19 +181,19 @@ impl AmqpConnection {
         header.body.extend_from_slice(part);
         if missing == 0 {
             let body = std::mem::take(&mut header.body).freeze();
-            self.published(number, body, cx);
+            return self.published(number, body, cx);
         }
         Ok(())
     }
 
     /// A message is complete.
-    fn published(&mut self, number: u16, body: Bytes, cx: &mut Cx<'_>) {
+    fn published(&mut self, number: u16, body: Bytes, cx: &mut Cx<'_>) -> Result<(), AmqpError> {
         let publisher = self.seat.id;
         let Some(channel) = self
             .channel_mut(number)
             .filter(|channel| channel.state == State::Open)
         else {
-            return;
+            return Ok(());
         };
         let Some(Content {
             exchange,
@@ -177,7 +203,7 @@ impl AmqpConnection {
             header: Some(header),
         }) = channel.content.take()
         else {
-            return;
+            return Ok(());
         };
         channel.published += 1;
         let facts = header.facts;
@@ -196,15 +222,22 @@ impl AmqpConnection {
             publisher,
             deaths: None,
         };
-        let token = token::publish(channel.life, channel.published);
-        cx.out.commands.push(Command::Publish {
-            token,
+        let publish = |message| Command::Publish {
+            token: token::publish(channel.life, channel.published),
             mandatory,
             // It is told by connection.blocked.
             patient: true,
             once: None,
             message: Arc::new(message),
-        });
+        };
+        match &mut channel.tx {
+            // It stays, so it does not keep a read buffer alive.
+            Some(tx) => tx
+                .publish(publish(message.detached()), message.cost_bytes() as u64)
+                .map_err(|error| too_much(error).by(BasicPublish::ID))?,
+            None => cx.out.commands.push(publish(message)),
+        }
+        Ok(())
     }
 }
 

@@ -5,23 +5,27 @@
 
 use std::sync::Arc;
 
-use anabranch_core::address::{Address, AddressError, TopicFilter};
+use anabranch_core::address::{Address, AddressError};
 use anabranch_core::gateway::{
     BindTo, BindingSpec, Command, ExchangeDeclare as Exchange, ExchangeKind, StreamDeclare,
 };
 use anabranch_core::limits::StreamLimits;
 use bytes::Bytes;
 
-use super::{AmqpConnection, Cx};
+use super::{AmqpConnection, Cx, QUORUM_QUEUES_MAX};
+use crate::arguments::{Flags, QueueKind};
 use crate::channel::{Ask, Then};
 use crate::error::{AmqpError, ReplyCode};
 use crate::wire::field::ShortStr;
 use crate::wire::method::{
-    ExchangeDeclare, ExchangeDelete, Method, QueueBind, QueueDeclare, QueueDelete, QueuePurge,
-    QueueUnbind, Wire,
+    ExchangeBind, ExchangeDeclare, ExchangeDelete, ExchangeUnbind, Method, QueueBind, QueueDeclare,
+    QueueDelete, QueuePurge, QueueUnbind, Wire,
 };
 use crate::wire::table::Table;
 use crate::{address, arguments, names};
+
+/// Exchange, key and arguments of a binding, as a method names them.
+type Route<'a> = (ShortStr<'a>, ShortStr<'a>, Table<'a>);
 
 fn access_refused(text: String) -> AmqpError {
     AmqpError::channel(ReplyCode::ACCESS_REFUSED, text)
@@ -55,10 +59,29 @@ impl AmqpConnection {
         match method {
             Method::ExchangeDeclare(declare) => self.declare_exchange(number, declare, cx),
             Method::ExchangeDelete(delete) => self.delete_exchange(number, delete, cx),
-            Method::ExchangeBind(_) | Method::ExchangeUnbind(_) => Err(AmqpError::connection(
-                ReplyCode::NOT_IMPLEMENTED,
-                "bindings of an exchange to an exchange are not supported",
-            )),
+            Method::ExchangeBind(bind) => {
+                let to = BindTo::Exchange(named_exchange(bind.destination)?.into());
+                let binding = binding(to, (bind.source, bind.routing_key, bind.arguments))?;
+                let then = Then::Ok {
+                    nowait: bind.nowait,
+                };
+                self.ask_for(number, ExchangeBind::ID, then, cx, |token| Command::Bind {
+                    token,
+                    binding,
+                });
+                Ok(())
+            }
+            Method::ExchangeUnbind(unbind) => {
+                let to = BindTo::Exchange(named_exchange(unbind.destination)?.into());
+                let binding = binding(to, (unbind.source, unbind.routing_key, unbind.arguments))?;
+                let then = Then::Ok {
+                    nowait: unbind.nowait,
+                };
+                self.ask_for(number, ExchangeUnbind::ID, then, cx, |token| {
+                    Command::Unbind { token, binding }
+                });
+                Ok(())
+            }
             Method::QueueDeclare(declare) => self.declare_queue(number, declare, cx),
             Method::QueueBind(bind) => {
                 let (queue, binding) = (
@@ -68,7 +91,7 @@ impl AmqpConnection {
                 let then = Then::Ok {
                     nowait: bind.nowait,
                 };
-                let binding = self.binding(number, queue, binding)?;
+                let binding = self.queue_binding(number, queue, binding)?;
                 self.ask_for(number, QueueBind::ID, then, cx, |token| Command::Bind {
                     token,
                     binding,
@@ -81,7 +104,7 @@ impl AmqpConnection {
                     (unbind.exchange, unbind.routing_key, unbind.arguments),
                 );
                 let then = Then::Ok { nowait: false };
-                let binding = self.binding(number, queue, binding)?;
+                let binding = self.queue_binding(number, queue, binding)?;
                 self.ask_for(number, QueueUnbind::ID, then, cx, |token| Command::Unbind {
                     token,
                     binding,
@@ -159,8 +182,8 @@ impl AmqpConnection {
                 ));
             }
         };
-        let arguments = if declare.passive {
-            Vec::new()
+        let (arguments, alternate) = if declare.passive {
+            (Vec::new(), None)
         } else {
             arguments::exchange(declare.arguments)?
         };
@@ -171,7 +194,7 @@ impl AmqpConnection {
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
-            alternate: None,
+            alternate,
             arguments,
         };
         let then = Then::Ok {
@@ -221,6 +244,9 @@ impl AmqpConnection {
         let name: Arc<str> = match names::text(declare.queue, "queue")? {
             "" if declare.passive => self.queue_name(number, declare.queue)?,
             "" => self.names.make("amq.gen-"),
+            name if names::is_reply_to(name) => {
+                return self.declare_reply_to(number, name, declare.nowait, cx);
+            }
             name if !declare.passive && names::is_reserved(name) => {
                 return Err(access_refused(format!(
                     "queue name '{name}' contains reserved prefix 'amq.*'"
@@ -229,10 +255,19 @@ impl AmqpConnection {
             name => name.into(),
         };
         let key = queue_address(&name)?;
-        let arguments = if declare.passive {
-            Vec::new()
+        let (limits, arguments) = if declare.passive {
+            (StreamLimits::default(), Vec::new())
         } else {
-            arguments::queue(declare.arguments)?
+            let flags = Flags {
+                durable: declare.durable,
+                exclusive: declare.exclusive,
+                auto_delete: declare.auto_delete,
+            };
+            let read = arguments::queue(declare.arguments, flags)?;
+            if read.kind == QueueKind::Quorum {
+                self.remember_quorum(name.clone());
+            }
+            (read.limits, read.arguments)
         };
         let then = Then::Declared {
             queue: name.clone(),
@@ -245,7 +280,7 @@ impl AmqpConnection {
             durable: declare.durable,
             exclusive: declare.exclusive,
             auto_delete: declare.auto_delete,
-            limits: StreamLimits::default(),
+            limits,
             arguments,
         };
         self.ask_for(number, QueueDeclare::ID, then, cx, |token| {
@@ -255,6 +290,14 @@ impl AmqpConnection {
             }
         });
         Ok(())
+    }
+
+    /// Remembers that a queue counts how often its messages come back, and says so to its consumers.
+    fn remember_quorum(&mut self, name: Arc<str>) {
+        if self.quorum.len() >= QUORUM_QUEUES_MAX {
+            self.quorum.clear();
+        }
+        self.quorum.insert(name);
     }
 
     /// The queue a method names, or the one declared last on the channel when it names none.
@@ -270,54 +313,53 @@ impl AmqpConnection {
                 .ok_or_else(|| {
                     AmqpError::channel(ReplyCode::NOT_FOUND, "no previously declared queue")
                 }),
-            names::DIRECT_REPLY_TO => Err(AmqpError::connection(
-                ReplyCode::NOT_IMPLEMENTED,
-                format!("pseudo-queue '{}' is not supported", names::DIRECT_REPLY_TO),
-            )),
             name => Ok(name.into()),
         }
     }
 
-    /// A binding as core takes it. When neither queue nor key is named, the key is the queue's name.
-    fn binding(
+    /// A binding to a queue. When neither queue nor key is named, the key is the queue's name.
+    fn queue_binding(
         &mut self,
         number: u16,
         queue: ShortStr<'_>,
-        (exchange, key, table): (ShortStr<'_>, ShortStr<'_>, Table<'_>),
+        (exchange, key, table): Route<'_>,
     ) -> Result<BindingSpec, AmqpError> {
         let stream = self.queue_name(number, queue)?;
-        let exchange = named_exchange(exchange)?;
+        let to = BindTo::Stream(stream.clone());
         let key = if queue.is_empty() && key.is_empty() {
-            stream.as_bytes()
+            ShortStr::cut(stream.as_bytes())
         } else {
-            key.as_bytes()
+            key
         };
-        let filter = binding_filter(exchange, key)?;
-        Ok(BindingSpec {
-            exchange: exchange.into(),
-            key: Address(filter.0.clone()),
-            filter,
-            retained: false,
-            arguments: arguments::binding(table)?,
-            to: BindTo::Stream(stream),
-        })
+        binding(to, (exchange, key, table))
     }
 }
 
-/// The canonical form of a binding key. That of a direct exchange has no wildcards; which exchanges are
-/// direct is known here only of the predeclared one. For the others `*` and `#` as whole words are
-/// wildcards, which only a topic exchange looks at.
-fn binding_filter(exchange: &str, key: &[u8]) -> Result<TopicFilter, AmqpError> {
-    let filter = if exchange == "amq.direct" {
-        address::key_to_filter(key)
-    } else {
-        address::pattern_to_filter(key)
-    };
-    filter.map_err(bad_key)
+/// A binding as core takes it: its key both as an address and as a filter, since what it is depends on
+/// the kind of exchange, which core knows.
+fn binding(to: BindTo, (exchange, key, table): Route<'_>) -> Result<BindingSpec, AmqpError> {
+    let exchange = named_exchange(exchange)?;
+    let key = key.as_bytes();
+    let address = address::key_to_address(&Bytes::copy_from_slice(key)).map_err(bad_key)?;
+    let (arguments, retained) = arguments::binding(table)?;
+    if retained && matches!(to, BindTo::Exchange(_)) {
+        return Err(AmqpError::channel(
+            ReplyCode::PRECONDITION_FAILED,
+            "invalid arg 'x-retained' for binding: last values are put into queues only",
+        ));
+    }
+    Ok(BindingSpec {
+        exchange: exchange.into(),
+        to,
+        key: address.address,
+        filter: address::pattern_to_filter(key).map_err(bad_key)?,
+        retained,
+        arguments,
+    })
 }
 
 /// The address by which the default exchange reaches a queue.
-fn queue_address(name: &str) -> Result<Address, AmqpError> {
+pub(super) fn queue_address(name: &str) -> Result<Address, AmqpError> {
     let key = Bytes::copy_from_slice(name.as_bytes());
     address::key_to_address(&key)
         .map(|converted| converted.address)

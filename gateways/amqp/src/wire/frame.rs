@@ -12,7 +12,7 @@
 //! that lies whole in one chunk is taken as a slice of it, one that spans chunks is gathered once.
 //! Never looks into a payload; `method` and `properties` do.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::error::{AmqpError, ReplyCode};
 
@@ -163,7 +163,7 @@ impl FrameReader {
         }
         let whole = self.partial.len() == PROTOCOL_HEADER.len();
         if whole {
-            self.partial.clear();
+            self.partial = BytesMut::new();
         }
         Ok(whole)
     }
@@ -176,6 +176,10 @@ impl FrameReader {
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, AmqpError> {
         if !self.partial.is_empty() {
             return self.next_gathered();
+        }
+        if self.at == self.chunk.len() {
+            self.let_go();
+            return Ok(None);
         }
         let rest = &self.chunk[self.at..];
         let Some(header) = self.header_of(rest)? else {
@@ -211,6 +215,7 @@ impl FrameReader {
     fn next_gathered(&mut self) -> Result<Option<Frame<'_>>, AmqpError> {
         self.gather(FRAME_HEADER_BYTES.saturating_sub(self.partial.len()));
         let Some(header) = self.header_of(&self.partial)? else {
+            self.let_go();
             return Ok(None);
         };
         let total = FRAME_HEADER_BYTES + header.payload_bytes + 1;
@@ -218,9 +223,10 @@ impl FrameReader {
         self.partial.reserve(missing);
         self.gather(missing);
         if self.partial.len() < total {
+            self.let_go();
             return Ok(None);
         }
-        self.gathered = self.partial.split().freeze();
+        self.gathered = std::mem::take(&mut self.partial).freeze();
         let end = total - 1;
         if self.gathered[end] != FRAME_END {
             return Err(bad_end(self.gathered[end]));
@@ -236,11 +242,17 @@ impl FrameReader {
 
     /// Keeps the beginning of a frame until the next chunk.
     fn stash(&mut self) -> Result<Option<Frame<'_>>, AmqpError> {
-        self.chunk.advance(self.at);
-        self.at = 0;
-        let all = self.chunk.len();
+        let all = self.chunk.len() - self.at;
         self.gather(all);
+        self.let_go();
         Ok(None)
+    }
+
+    /// Lets go of what is used up: while more is waited for, no read buffer is kept alive.
+    fn let_go(&mut self) {
+        self.chunk = Bytes::new();
+        self.at = 0;
+        self.gathered = Bytes::new();
     }
 
     fn header_of(&self, bytes: &[u8]) -> Result<Option<FrameHeader>, AmqpError> {
@@ -368,6 +380,20 @@ mod tests {
         assert_eq!(frame.keep(0).as_ptr(), at.wrapping_add(7));
         assert_eq!(frame.keep_part(&frame.payload()[1..3]), &b"el"[..]);
         assert_eq!(frame.keep(99), &b""[..]);
+    }
+
+    #[test]
+    fn a_reader_that_waits_keeps_no_chunk() {
+        let whole = frame(TYPE_METHOD, 1, b"hello");
+        for cut in [whole.len(), 3, whole.len() - 1] {
+            let mut reader = FrameReader::new(8192);
+            let chunk = Bytes::from(whole.clone());
+            for part in [chunk.slice(..cut), chunk.slice(cut..)] {
+                reader.feed(part);
+                while reader.next_frame().unwrap().is_some() {}
+            }
+            assert!(chunk.is_unique(), "cut at {cut}");
+        }
     }
 
     #[test]

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anabranch_amqp::map;
+use anabranch_amqp::wire::properties::Properties as List;
 use anabranch_core::address::Address;
 use anabranch_core::authority::Principal;
+use anabranch_core::death::{Death, DeathReason, Deaths};
 use anabranch_core::error::{ErrorKind, Refusal};
 use anabranch_core::gateway::{
-    Answer, BindTo, Command, Delivery, PublishOutcome, Reply, StopReason,
+    Answer, BindTo, BindingSpec, Command, Delivery, PublishOutcome, Reply, StopReason,
 };
 use anabranch_core::id::{ConsumerTag, Offset, Token, UnixMs};
+use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, OriginTag, Quality};
 use anabranch_core::properties::{Properties, PropertyCodec, Value};
 use bytes::Bytes;
@@ -122,6 +125,12 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             if message.priority > 0 {
                 text += &format!(" priority={}", message.priority);
             }
+            if let Some(to) = List::walk(&message.properties)
+                .ok()
+                .and_then(|properties| properties.reply_to)
+            {
+                text += &format!(" reply-to={to:?}");
+            }
             if let Some(expires) = message.expires {
                 text += &format!(" ttl={}", expires.0 - message.published.0);
             }
@@ -141,7 +150,10 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
                 ("auto-delete", d.auto_delete),
                 ("internal", d.internal)
             ]),
-            arguments(&d.arguments)
+            match &d.alternate {
+                Some(name) => format!(" alternate={name}{}", arguments(&d.arguments)),
+                None => arguments(&d.arguments),
+            }
         ),
         Command::DeleteExchange {
             token,
@@ -155,7 +167,7 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             )
         }
         Command::DeclareStream { token, declare: d } => format!(
-            "{} declare-queue {} key={}{}{}",
+            "{} declare-queue {} key={}{}{}{}",
             tokens.name(*token),
             d.name,
             d.key,
@@ -165,6 +177,7 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
                 ("exclusive", d.exclusive),
                 ("auto-delete", d.auto_delete)
             ]),
+            limits(&d.limits),
             arguments(&d.arguments)
         ),
         Command::DeleteStream {
@@ -178,26 +191,20 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             flags(&[("if-unused", *if_unused), ("if-empty", *if_empty)])
         ),
         Command::Purge { token, stream } => format!("{} purge {stream}", tokens.name(*token)),
-        Command::Bind { token, binding: b } => {
-            let arguments = arguments(&b.arguments);
-            format!(
-                "{} bind {} to {} by {}{arguments}",
-                tokens.name(*token),
-                bound_to(&b.to),
-                b.exchange,
-                b.filter
-            )
-        }
-        Command::Unbind { token, binding: b } => {
-            let arguments = arguments(&b.arguments);
-            format!(
-                "{} unbind {} from {} by {}{arguments}",
-                tokens.name(*token),
-                bound_to(&b.to),
-                b.exchange,
-                b.filter
-            )
-        }
+        Command::Bind { token, binding: b } => format!(
+            "{} bind {} to {}{}",
+            tokens.name(*token),
+            bound_to(&b.to),
+            b.exchange,
+            key_of(b)
+        ),
+        Command::Unbind { token, binding: b } => format!(
+            "{} unbind {} from {}{}",
+            tokens.name(*token),
+            bound_to(&b.to),
+            b.exchange,
+            key_of(b)
+        ),
         Command::Consume { token, consume: c } => format!(
             "{} consume {} as c{} credit={}{}{}",
             tokens.name(*token),
@@ -241,6 +248,13 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             last,
             outcome,
         } => format!("settle c{consumer} {first}..{last} {outcome:?}"),
+        Command::Atomic { commands } => {
+            let parts: Vec<String> = commands
+                .iter()
+                .map(|command| shown_command(command, tokens))
+                .collect();
+            format!("atomic [{}]", parts.join(" | "))
+        }
         other => panic!("an AMQP connection never asks {other:?}"),
     }
 }
@@ -304,9 +318,59 @@ fn message(words: &[&str]) -> Arc<Message> {
         } else {
             Quality::AtMostOnce
         },
+        deaths: peer::value(words, "deaths").map(|text| Arc::new(deaths(text))),
         expires: peer::value(words, "expires").map(|at| UnixMs(at.parse().expect("a time"))),
         ..Message::default()
     })
+}
+
+/// Key, flags and arguments of a binding; the address is shown where it is not the filter.
+fn key_of(binding: &BindingSpec) -> String {
+    let mut text = format!(" by {}", binding.filter);
+    if binding.key.0 != binding.filter.0 {
+        text += &format!(" key={}", binding.key);
+    }
+    text + &flags(&[("retained", binding.retained)]) + &arguments(&binding.arguments)
+}
+
+/// What limits say other than the default.
+fn limits(limits: &StreamLimits) -> String {
+    let plain = serde_json::to_value(StreamLimits::default()).expect("limits are JSON");
+    let asked = serde_json::to_value(limits).expect("limits are JSON");
+    let fields = asked.as_object().expect("an object");
+    fields
+        .iter()
+        // Shown as a flag of the declaration already.
+        .filter(|(name, value)| *name != "auto_delete" && plain[*name] != **value)
+        .map(|(name, value)| format!(" {name}={value}"))
+        .collect()
+}
+
+/// Deaths out of `queue:reason:count[:ttl];...`, newest first.
+fn deaths(text: &str) -> Deaths {
+    let deaths = text.split(';').map(|death| {
+        let parts: Vec<&str> = death.split(':').collect();
+        Death {
+            stream: parts[0].into(),
+            reason: match parts[1] {
+                "rejected" => DeathReason::Rejected,
+                "expired" => DeathReason::Expired,
+                "overflow" => DeathReason::Overflow,
+                "limit" => DeathReason::DeliveryLimit,
+                other => panic!("no reason {other}"),
+            },
+            count: parts[2].parse().expect("a count"),
+            first: UnixMs(1_700_000_000_000),
+            exchange: Bytes::from_static(b"work"),
+            address: Bytes::from_static(b"jobs/fast"),
+            origin_key: Bytes::new(),
+            time_to_live_ms: parts.get(3).map(|ms| ms.parse().expect("a time")),
+        }
+    });
+    let list: Vec<Death> = deaths.collect();
+    let first = list.last().expect("a death");
+    let first = (first.stream.clone(), first.reason, first.exchange.clone());
+    Deaths { list, first }
 }
 
 fn bound_to(to: &BindTo) -> String {

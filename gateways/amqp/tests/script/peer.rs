@@ -53,6 +53,11 @@ const CLIENT_METHODS: &[(&str, (u16, u16), &str)] = &[
         "s:ticket t:destination t:source t:key b:nowait F:arguments",
     ),
     (
+        "exchange.unbind",
+        (40, 40),
+        "s:ticket t:destination t:source t:key b:nowait F:arguments",
+    ),
+    (
         "queue.declare",
         (50, 10),
         "s:ticket t:queue b:passive b:durable b:exclusive b:auto-delete b:nowait F:arguments",
@@ -91,7 +96,10 @@ const CLIENT_METHODS: &[(&str, (u16, u16), &str)] = &[
     ("basic.recover", (60, 110), "b:requeue"),
     ("basic.nack", (60, 120), "L:tag b:multiple b:requeue"),
     ("confirm.select", (85, 10), "b:nowait"),
+    ("basic.recover-async", (60, 100), "b:requeue"),
     ("tx.select", (90, 10), ""),
+    ("tx.commit", (90, 20), ""),
+    ("tx.rollback", (90, 30), ""),
 ];
 
 /// A frame of any type.
@@ -143,6 +151,8 @@ fn table(text: &str) -> Bytes {
         let name = name.as_bytes();
         match tag {
             "t" => out.pair(name, Value::Bool(text == "1")),
+            "b" => out.pair(name, Value::I8(text.parse().expect("a number"))),
+            "d" => out.pair(name, Value::F64(text.parse().expect("a number"))),
             "I" => out.pair(name, Value::I32(text.parse().expect("a number"))),
             "l" => out.pair(name, Value::I64(text.parse().expect("a number"))),
             "S" => out.pair(name, Value::text(text)),
@@ -204,7 +214,11 @@ fn method(words: &[&str]) -> Vec<u8> {
                 out.put_slice(&text);
             }
             "T" => {
-                let text = text();
+                // `table:` makes a table without its length of it, as AMQPLAIN answers.
+                let text = match value(words, name).and_then(|v| v.strip_prefix("table:")) {
+                    Some(pairs) => table(pairs).to_vec(),
+                    None => text(),
+                };
                 out.put_u32(text.len() as u32);
                 out.put_slice(&text);
             }

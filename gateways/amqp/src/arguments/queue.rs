@@ -1,0 +1,495 @@
+//! What the arguments of a queue ask of it: its kind, its mode, its limits.
+//!
+//! Owns the reading of every `x-` argument of `queue.declare` that has a meaning here. Arguments that say
+//! how another broker lays a queue out are checked and mean nothing; those that ask for something this
+//! broker does not do are refused by name. Never: what a limit does (core).
+
+use std::sync::Arc;
+
+use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
+use bytes::Bytes;
+
+use super::{Arguments, kept, not_supported};
+use crate::address;
+use crate::error::{AmqpError, ReplyCode};
+use crate::wire::table::{Table, Value};
+
+/// How often a message of a quorum queue may come back when the queue does not say.
+const QUORUM_DELIVERY_LIMIT: u32 = 20;
+
+/// Arguments of a queue that ask for something not built.
+const NOT_BUILT: [&str; 4] = [
+    "x-consumer-timeout",
+    "x-delayed-retry-min",
+    "x-max-priority",
+    "x-message-deduplication",
+];
+
+/// The kind of queue a client asks for. Both are the same stream here; they differ in what may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// What a queue is when it says nothing.
+    Classic,
+    /// Durable, shared between connections, with a delivery limit.
+    Quorum,
+}
+
+/// What `queue.declare` says beside its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Flags {
+    /// Outlives the node.
+    pub durable: bool,
+    /// One connection's own.
+    pub exclusive: bool,
+    /// Goes with its last consumer.
+    pub auto_delete: bool,
+}
+
+/// The arguments of a queue, read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueArguments {
+    /// Its kind.
+    pub kind: QueueKind,
+    /// What is asked of core.
+    pub limits: StreamLimits,
+    /// As given, without `x-queue-type` `classic`, so that it equals an absent one.
+    pub arguments: Arguments,
+}
+
+/// Reads the arguments of a queue.
+///
+/// # Errors
+/// 540 for what is not built, by name; 406 for a value that cannot be and for what the kind of queue does
+/// not have.
+pub fn queue(table: Table<'_>, flags: Flags) -> Result<QueueArguments, AmqpError> {
+    let kind = kind(table)?;
+    if kind == QueueKind::Quorum {
+        let wrong = [
+            ("auto-delete", flags.auto_delete),
+            ("exclusive", flags.exclusive),
+            ("non-durable", !flags.durable),
+        ];
+        if let Some((property, _)) = wrong.into_iter().find(|(_, wrong)| *wrong) {
+            return Err(precondition(format!(
+                "invalid property '{property}' for a quorum queue"
+            )));
+        }
+    }
+    let mut reading = Reading {
+        kind,
+        limits: StreamLimits {
+            auto_delete: flags.auto_delete,
+            delivery_limit: (kind == QueueKind::Quorum).then_some(QUORUM_DELIVERY_LIMIT),
+            ..StreamLimits::default()
+        },
+        exchange: None,
+        key: None,
+        mode: None,
+        single_active: false,
+    };
+    for (name, value) in table.iter() {
+        reading.argument(name.as_bytes(), value)?;
+    }
+    let pairs = table.iter().map(|(name, value)| (name.as_bytes(), value));
+    let classic = kind == QueueKind::Classic;
+    Ok(QueueArguments {
+        kind,
+        limits: reading.finish()?,
+        arguments: kept(pairs.filter(|(name, _)| !(classic && *name == b"x-queue-type"))),
+    })
+}
+
+fn kind(table: Table<'_>) -> Result<QueueKind, AmqpError> {
+    let Some(value) = table.first("x-queue-type") else {
+        return Ok(QueueKind::Classic);
+    };
+    match value.as_long_str() {
+        Some(b"classic") => Ok(QueueKind::Classic),
+        Some(b"quorum") => Ok(QueueKind::Quorum),
+        Some(b"stream") => Err(not_supported("x-queue-type", "a queue: 'stream'")),
+        _ => Err(invalid("x-queue-type", "must be 'classic' or 'quorum'")),
+    }
+}
+
+fn precondition(text: String) -> AmqpError {
+    AmqpError::channel(ReplyCode::PRECONDITION_FAILED, text)
+}
+
+fn invalid(name: &str, must: &str) -> AmqpError {
+    precondition(format!("invalid arg '{name}' for queue: {must}"))
+}
+
+/// A whole number of any width, not below `least`.
+fn number(name: &str, value: Value<'_>, least: u64) -> Result<u64, AmqpError> {
+    let number = value.as_i64().and_then(|n| u64::try_from(n).ok());
+    number
+        .filter(|n| *n >= least)
+        .ok_or_else(|| invalid(name, &format!("must be an integer, at least {least}")))
+}
+
+fn text<'a>(name: &str, value: Value<'a>) -> Result<&'a [u8], AmqpError> {
+    value
+        .as_long_str()
+        .ok_or_else(|| invalid(name, "must be a string"))
+}
+
+fn one_of<'a>(name: &str, value: Value<'a>, known: &[&str]) -> Result<&'a [u8], AmqpError> {
+    let text = text(name, value)?;
+    if known.iter().any(|known| known.as_bytes() == text) {
+        return Ok(text);
+    }
+    Err(invalid(
+        name,
+        &format!("must be one of {}", known.join(", ")),
+    ))
+}
+
+/// What was read so far.
+struct Reading {
+    kind: QueueKind,
+    limits: StreamLimits,
+    exchange: Option<Arc<str>>,
+    key: Option<DeadLetterKey>,
+    mode: Option<Mode>,
+    single_active: bool,
+}
+
+impl Reading {
+    fn argument(&mut self, name: &[u8], value: Value<'_>) -> Result<(), AmqpError> {
+        // What is no text has no meaning to anybody and is only kept.
+        let Ok(name) = std::str::from_utf8(name) else {
+            return Ok(());
+        };
+        if NOT_BUILT.contains(&name) {
+            return Err(not_supported(name, "a queue"));
+        }
+        let limits = &mut self.limits;
+        match name {
+            "x-expires" => limits.expires_ms = Some(number(name, value, 1)?),
+            "x-message-ttl" => limits.message_ttl_ms = Some(number(name, value, 0)?),
+            "x-max-length" => limits.messages_max = Some(number(name, value, 0)?),
+            "x-max-length-bytes" => limits.bytes_max = Some(number(name, value, 0)?),
+            "x-delivery-limit" => limits.delivery_limit = delivery_limit(name, value)?,
+            "x-overflow" => limits.overflow = overflow(self.kind, name, value)?,
+            "x-dead-letter-exchange" => self.exchange = Some(exchange(name, value)?),
+            "x-dead-letter-routing-key" => self.key = Some(key(name, value)?),
+            "x-single-active-consumer" => match value {
+                Value::Bool(on) => self.single_active = on,
+                _ => return Err(invalid(name, "must be true or false")),
+            },
+            "x-subscription-mode" => self.mode = Some(mode(name, value)?),
+            // From here on: how other brokers lay a queue out. Checked, and without effect.
+            "x-dead-letter-strategy" => {
+                one_of(name, value, &["at-most-once", "at-least-once"])?;
+            }
+            "x-max-in-memory-length" | "x-max-in-memory-bytes" => {
+                number(name, value, 0)?;
+            }
+            "x-queue-leader-locator" => {
+                one_of(
+                    name,
+                    value,
+                    &["client-local", "balanced", "random", "least-leaders"],
+                )?;
+            }
+            "x-queue-master-locator" => {
+                only(self.kind, QueueKind::Classic, name)?;
+                text(name, value)?;
+            }
+            "x-queue-mode" => {
+                only(self.kind, QueueKind::Classic, name)?;
+                one_of(name, value, &["default", "lazy"])?;
+            }
+            "x-queue-version" => {
+                only(self.kind, QueueKind::Classic, name)?;
+                if !matches!(value.as_i64(), Some(1 | 2)) {
+                    return Err(invalid(name, "must be 1 or 2"));
+                }
+            }
+            "x-quorum-initial-group-size" | "x-quorum-target-group-size" => {
+                only(self.kind, QueueKind::Quorum, name)?;
+                number(name, value, 1)?;
+            }
+            "x-filter-size-bytes"
+            | "x-initial-cluster-size"
+            | "x-max-age"
+            | "x-stream-max-segment-size-bytes" => {
+                return Err(invalid(name, "is for queues of type 'stream'"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<StreamLimits, AmqpError> {
+        self.limits.dead_letter = match (self.exchange, self.key) {
+            (Some(exchange), key) => Some(DeadLetterTo { exchange, key }),
+            (None, None) => None,
+            (None, Some(_)) => {
+                return Err(invalid(
+                    "x-dead-letter-routing-key",
+                    "needs 'x-dead-letter-exchange'",
+                ));
+            }
+        };
+        self.limits.mode = match (self.mode, self.single_active) {
+            (Some(Mode::Failover) | None, true) => Mode::Failover,
+            (mode, false) => mode.unwrap_or_default(),
+            (Some(Mode::Shared | Mode::Exclusive | Mode::KeyShared), true) => {
+                return Err(invalid(
+                    "x-single-active-consumer",
+                    "is what 'x-subscription-mode' calls 'failover'",
+                ));
+            }
+        };
+        Ok(self.limits)
+    }
+}
+
+/// Refuses an argument that is for another kind of queue.
+fn only(kind: QueueKind, wanted: QueueKind, name: &str) -> Result<(), AmqpError> {
+    match wanted {
+        wanted if kind == wanted => Ok(()),
+        QueueKind::Classic => Err(invalid(name, "is for queues of type 'classic'")),
+        QueueKind::Quorum => Err(invalid(name, "is for queues of type 'quorum'")),
+    }
+}
+
+fn overflow(kind: QueueKind, name: &str, value: Value<'_>) -> Result<Overflow, AmqpError> {
+    const KNOWN: [&str; 3] = ["drop-head", "reject-publish", "reject-publish-dlx"];
+    match (one_of(name, value, &KNOWN)?, kind) {
+        (b"drop-head", _) => Ok(Overflow::DropOldest),
+        (b"reject-publish", _) => Ok(Overflow::Reject),
+        (_, QueueKind::Classic) => Ok(Overflow::RejectAndDeadLetter),
+        (_, QueueKind::Quorum) => Err(invalid(
+            name,
+            "'reject-publish-dlx' is for queues of type 'classic'",
+        )),
+    }
+}
+
+/// A number of returns; -1 is none.
+fn delivery_limit(name: &str, value: Value<'_>) -> Result<Option<u32>, AmqpError> {
+    if value.as_i64() == Some(-1) {
+        return Ok(None);
+    }
+    let limit = number(name, value, 0)?;
+    Ok(Some(u32::try_from(limit).unwrap_or(u32::MAX)))
+}
+
+fn exchange(name: &str, value: Value<'_>) -> Result<Arc<str>, AmqpError> {
+    match std::str::from_utf8(text(name, value)?) {
+        Ok(exchange) if !exchange.contains('\0') => Ok(exchange.into()),
+        _ => Err(invalid(name, "must be UTF-8 text")),
+    }
+}
+
+fn key(name: &str, value: Value<'_>) -> Result<DeadLetterKey, AmqpError> {
+    let key = text(name, value)?;
+    if key.len() > address::KEY_BYTES_MAX {
+        return Err(invalid(name, "must be at most 255 bytes"));
+    }
+    let converted = address::key_to_address(&Bytes::copy_from_slice(key))
+        .map_err(|error| invalid(name, &error.to_string()))?;
+    Ok(DeadLetterKey {
+        address: converted.address,
+        origin_key: converted.origin_key,
+    })
+}
+
+fn mode(name: &str, value: Value<'_>) -> Result<Mode, AmqpError> {
+    const KNOWN: [&str; 4] = ["shared", "exclusive", "failover", "key_shared"];
+    Ok(match one_of(name, value, &KNOWN)? {
+        b"shared" => Mode::Shared,
+        b"exclusive" => Mode::Exclusive,
+        b"failover" => Mode::Failover,
+        _ => Mode::KeyShared,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Scope;
+    use crate::wire::table::TableWriter;
+
+    const DURABLE: Flags = Flags {
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+    };
+
+    fn read(pairs: &[(&'static str, Value<'_>)]) -> Result<QueueArguments, AmqpError> {
+        let mut table = TableWriter::new();
+        for (name, value) in pairs {
+            table.named(name, *value);
+        }
+        queue(Table::new(&table.finish()).unwrap(), DURABLE)
+    }
+
+    fn limits(pairs: &[(&'static str, Value<'_>)]) -> StreamLimits {
+        read(pairs).unwrap().limits
+    }
+
+    #[test]
+    fn every_limit_is_read_in_any_width() {
+        let asked = limits(&[
+            ("x-expires", Value::I64(60_000)),
+            ("x-message-ttl", Value::U8(0)),
+            ("x-max-length", Value::I16(10)),
+            ("x-max-length-bytes", Value::U32(4096)),
+            ("x-overflow", Value::text("reject-publish-dlx")),
+            ("x-delivery-limit", Value::I8(3)),
+            ("x-dead-letter-exchange", Value::text("")),
+            ("x-dead-letter-routing-key", Value::text("a.*.b")),
+            ("x-single-active-consumer", Value::Bool(true)),
+        ]);
+        let key = asked.dead_letter.clone().unwrap().key.unwrap();
+        assert_eq!(
+            (key.address.as_str(), &key.origin_key[..]),
+            ("a/*/b", &b"a.*.b"[..])
+        );
+        assert_eq!(
+            StreamLimits {
+                dead_letter: None,
+                ..asked
+            },
+            StreamLimits {
+                auto_delete: false,
+                mode: Mode::Failover,
+                expires_ms: Some(60_000),
+                message_ttl_ms: Some(0),
+                messages_max: Some(10),
+                bytes_max: Some(4096),
+                overflow: Overflow::RejectAndDeadLetter,
+                delivery_limit: Some(3),
+                dead_letter: None,
+            }
+        );
+    }
+
+    #[test]
+    fn bad_types_and_values_are_406_and_named_c33_c34() {
+        for (name, value) in [
+            ("x-expires", Value::I32(0)),
+            ("x-expires", Value::text("1")),
+            ("x-message-ttl", Value::I32(-1)),
+            ("x-max-length", Value::Bool(true)),
+            ("x-max-length-bytes", Value::F64(1.0)),
+            ("x-overflow", Value::text("drop-tail")),
+            ("x-dead-letter-exchange", Value::I32(1)),
+            (
+                "x-dead-letter-exchange",
+                Value::LongStr(crate::wire::field::LongStr(b"\xff")),
+            ),
+            ("x-dead-letter-routing-key", Value::text("without-exchange")),
+            ("x-delivery-limit", Value::I32(-2)),
+            ("x-single-active-consumer", Value::text("true")),
+            ("x-subscription-mode", Value::text("any")),
+            ("x-queue-type", Value::I32(1)),
+            ("x-queue-type", Value::text("other")),
+            ("x-queue-mode", Value::text("eager")),
+            ("x-queue-version", Value::I32(3)),
+            ("x-queue-leader-locator", Value::text("moon")),
+            ("x-dead-letter-strategy", Value::text("never")),
+            ("x-max-in-memory-length", Value::I32(-1)),
+            ("x-quorum-initial-group-size", Value::I32(3)),
+            ("x-max-age", Value::text("1D")),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err();
+            assert_eq!(
+                (error.code, error.scope),
+                (ReplyCode::PRECONDITION_FAILED, Scope::Channel),
+                "{name} {value:?}"
+            );
+            assert!(error.text.contains(name), "{}", error.text);
+        }
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_by_name() {
+        for (name, value) in [
+            ("x-max-priority", Value::I32(10)),
+            ("x-consumer-timeout", Value::I32(10)),
+            ("x-queue-type", Value::text("stream")),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err();
+            assert_eq!(
+                (error.code, error.scope),
+                (ReplyCode::NOT_IMPLEMENTED, Scope::Connection)
+            );
+            assert!(error.text.contains(name));
+        }
+    }
+
+    #[test]
+    fn modes_have_names_and_single_active_is_failover() {
+        for (name, mode) in [
+            ("shared", Mode::Shared),
+            ("exclusive", Mode::Exclusive),
+            ("failover", Mode::Failover),
+            ("key_shared", Mode::KeyShared),
+        ] {
+            assert_eq!(
+                limits(&[("x-subscription-mode", Value::text(name))]).mode,
+                mode
+            );
+            let both = read(&[
+                ("x-subscription-mode", Value::text(name)),
+                ("x-single-active-consumer", Value::Bool(true)),
+            ]);
+            assert_eq!(both.is_ok(), mode == Mode::Failover);
+        }
+        assert_eq!(limits(&[]).mode, Mode::Shared);
+    }
+
+    #[test]
+    fn unknown_arguments_are_kept_and_classic_equals_absent_c35() {
+        let asked = read(&[
+            ("x-my-own", Value::I32(7)),
+            ("x-queue-type", Value::text("classic")),
+        ])
+        .unwrap();
+        assert_eq!(
+            asked.arguments,
+            [(
+                Bytes::from_static(b"x-my-own"),
+                anabranch_core::properties::Value::Int(7, 32)
+            )]
+        );
+        assert_eq!(asked.limits, StreamLimits::default());
+    }
+
+    #[test]
+    fn a_quorum_queue_is_durable_and_shared_and_has_a_delivery_limit_d17() {
+        let quorum = ("x-queue-type", Value::text("quorum"));
+        let asked = read(&[quorum, ("x-quorum-initial-group-size", Value::I32(3))]).unwrap();
+        assert_eq!(asked.kind, QueueKind::Quorum);
+        assert_eq!(asked.limits.delivery_limit, Some(20));
+        assert_eq!(asked.arguments.len(), 2, "kept, so that classic differs");
+        let none = limits(&[quorum, ("x-delivery-limit", Value::I32(-1))]);
+        assert_eq!(none.delivery_limit, None);
+        assert!(read(&[quorum, ("x-queue-mode", Value::text("lazy"))]).is_err());
+        assert!(read(&[quorum, ("x-overflow", Value::text("reject-publish-dlx"))]).is_err());
+        let mut table = TableWriter::new();
+        table.named(quorum.0, quorum.1);
+        let raw = table.finish();
+        for flags in [
+            Flags {
+                durable: false,
+                ..DURABLE
+            },
+            Flags {
+                exclusive: true,
+                ..DURABLE
+            },
+            Flags {
+                auto_delete: true,
+                ..DURABLE
+            },
+        ] {
+            let error = queue(Table::new(&raw).unwrap(), flags).unwrap_err();
+            assert_eq!(error.code, ReplyCode::PRECONDITION_FAILED);
+        }
+    }
+}
