@@ -16,6 +16,7 @@ pub mod id;
 pub mod limits;
 pub mod message;
 pub mod meta;
+pub mod once;
 pub mod outbox;
 pub mod port;
 pub mod properties;

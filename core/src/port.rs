@@ -11,7 +11,7 @@
 
 use crate::authority::Principal;
 use crate::error::Refusal;
-use crate::gateway::{Delivery, FilterSpec, Outcome, PublishOutcome};
+use crate::gateway::{Delivery, FilterSpec, OnceKey, Outcome, PublishOutcome};
 use crate::id::{
     ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId, WorkerId,
 };
@@ -115,13 +115,23 @@ pub struct Extra {
 
 /// Names a message that is stored once, whatever is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Once {
-    /// The publisher's session.
-    pub session: StreamId,
-    /// The session's number for it, never used again.
-    pub number: u64,
-    /// Lower numbers of the session are not sent any more and can be forgotten.
-    pub floor: u64,
+pub enum Once {
+    /// To the publisher's session's own shard, which takes the key with it.
+    Keyed {
+        /// The publisher's session.
+        session: StreamId,
+        /// Its key.
+        key: OnceKey,
+    },
+    /// To another shard.
+    Numbered {
+        /// The publisher's session.
+        session: StreamId,
+        /// The session's number for it, never used again.
+        number: u64,
+        /// Lower numbers of the session are not sent any more and can be forgotten.
+        floor: u64,
+    },
 }
 
 /// What a shard is asked.
@@ -215,6 +225,20 @@ pub enum Question {
         /// What.
         filters: Vec<crate::address::TopicFilter>,
     },
+    /// Take a key of the connection's session, unless it is held. Reply `Taken`.
+    Take {
+        /// Whose session.
+        connection: ConnectionId,
+        /// Which.
+        key: OnceKey,
+    },
+    /// Let go of a key. Reply `Done`; also when it is not held.
+    Forget {
+        /// Whose session.
+        connection: ConnectionId,
+        /// Which.
+        key: OnceKey,
+    },
     /// The peer of the connection's session has a delivery. Reply `Done`; also when the consumer does not hold it.
     Receive {
         /// The session's consumer.
@@ -303,6 +327,13 @@ pub enum ShardReply {
         stream: Option<StreamId>,
         /// What it is bound to already.
         filters: Vec<crate::address::TopicFilter>,
+    },
+    /// A key is held.
+    Taken {
+        /// Its number.
+        number: u64,
+        /// The lowest number of a key that the session holds.
+        floor: u64,
     },
     /// Per filter.
     Subscribed(Vec<Result<Quality, Refusal>>),

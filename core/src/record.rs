@@ -23,15 +23,15 @@
 //! key, 32 deaths), origin 1, priority 1, published 8, \[expires 8\], publisher varint, then exchange, address,
 //! \[origin key\], properties and \[deaths, in postcard\] each as varint length and bytes, then the body to the end of the
 //! record.
-//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once) and what they say: keep as vhost varint; once as
-//! session 8, number varint, floor varint.
+//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once by number, 8 once by key) and what they
+//! say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2.
 //! A change: [`Change`] in postcard encoding; its variants are persisted in order: append only.
 //!
 //! Owns: this format. Never: when records are written (`shard.rs`) or where (`store/`).
 
 use crate::address::{Address, TopicFilter};
 use crate::death::Deaths;
-use crate::gateway::FilterSpec;
+use crate::gateway::{FilterSpec, OnceKey};
 use crate::id::{ConnectionId, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
@@ -53,6 +53,7 @@ const KIND_CHANGE: u8 = 2;
 const KIND_PUBLISH_EXTRA: u8 = 3;
 const EXTRA_KEEP: u64 = 1;
 const EXTRA_ONCE: u64 = 2;
+const EXTRA_KEYED: u64 = 8;
 const FLAG_RETAIN: u8 = 4;
 const FLAG_EXPIRES: u8 = 8;
 const FLAG_ORIGIN_KEY: u8 = 16;
@@ -172,6 +173,20 @@ pub enum Change {
         stream: StreamId,
         /// First and last offset of each range.
         ranges: Vec<(Offset, Offset)>,
+    },
+    /// A session takes a key of its publisher, unless it is held.
+    Taken {
+        /// Which session.
+        stream: StreamId,
+        /// The key.
+        key: OnceKey,
+    },
+    /// A session lets go of a key.
+    Forgotten {
+        /// Which session.
+        stream: StreamId,
+        /// The key.
+        key: OnceKey,
     },
 }
 
@@ -371,21 +386,36 @@ impl PayloadBuilder {
 
 fn put_extra(out: &mut BytesMut, extra: &Extra) {
     let keep = extra.keep.map_or(0, |_| EXTRA_KEEP);
-    let once = extra.once.map_or(0, |_| EXTRA_ONCE);
+    let once = match extra.once {
+        None => 0,
+        Some(Once::Numbered { .. }) => EXTRA_ONCE,
+        Some(Once::Keyed { .. }) => EXTRA_KEYED,
+    };
     put_varint(out, keep | once);
     if let Some(vhost) = extra.keep {
         put_varint(out, u64::from(vhost.0));
     }
-    if let Some(once) = extra.once {
-        out.put_u64_le(once.session.0);
-        put_varint(out, once.number);
-        put_varint(out, once.floor);
+    match extra.once {
+        None => {}
+        Some(Once::Numbered {
+            session,
+            number,
+            floor,
+        }) => {
+            out.put_u64_le(session.0);
+            put_varint(out, number);
+            put_varint(out, floor);
+        }
+        Some(Once::Keyed { session, key }) => {
+            out.put_u64_le(session.0);
+            out.put_u16_le(key.0);
+        }
     }
 }
 
 fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
     let bits = varint(bytes)?;
-    if bits & !(EXTRA_KEEP | EXTRA_ONCE) != 0 {
+    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED) != 0 {
         return Err(RecordError::Field);
     }
     let mut extra = Extra::default();
@@ -394,11 +424,17 @@ fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
         extra.keep = Some(VhostId(vhost));
     }
     if bits & EXTRA_ONCE != 0 {
-        extra.once = Some(Once {
+        extra.once = Some(Once::Numbered {
             session: StreamId(take_u64(bytes)?),
             number: varint(bytes)?,
             floor: varint(bytes)?,
         });
+    }
+    if bits & EXTRA_KEYED != 0 {
+        let session = StreamId(take_u64(bytes)?);
+        let key = bytes.try_get_u16_le().map_err(|_| RecordError::Short)?;
+        let key = OnceKey(key);
+        extra.once = Some(Once::Keyed { session, key });
     }
     Ok(extra)
 }
@@ -623,10 +659,16 @@ mod tests {
 
     fn extra(number: usize) -> Option<Extra> {
         let keep = (number % 2 == 1).then_some(VhostId(7));
-        let once = (number > 1).then_some(Once {
-            session: StreamId(3),
-            number: 900,
-            floor: 4,
+        let once = (number > 1).then_some(match number % 3 {
+            0 => Once::Keyed {
+                session: StreamId(3),
+                key: OnceKey(9),
+            },
+            _ => Once::Numbered {
+                session: StreamId(3),
+                number: 900,
+                floor: 4,
+            },
         });
         (keep.is_some() || once.is_some()).then_some(Extra { keep, once })
     }

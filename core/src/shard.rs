@@ -10,7 +10,7 @@
 //!
 //! Owns: the state, and what a request does at once.
 //! Never: I/O, clocks, threads; which shard a stream belongs to (`router.rs`, `worker.rs`).
-//! Next: `shard/questions.rs`, `shard/settle.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed
+//! Next: `shard/questions.rs`, `shard/settle.rs`, `shard/receipts.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed
 //! record does), `shard/deliver.rs` (handing out); then `stream.rs`.
 
 mod apply;
@@ -22,6 +22,7 @@ mod limit;
 mod matching;
 mod once;
 mod questions;
+mod receipts;
 mod settle;
 
 pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
@@ -36,6 +37,7 @@ use crate::id::{
     VhostId, WorkerId,
 };
 use crate::message::Message;
+use crate::once::Heard;
 use crate::outbox::Outbox;
 use crate::port::{ConsumerKey, Extra, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
 use crate::record::{Change, Mark, PayloadBuilder};
@@ -181,6 +183,7 @@ pub struct Shard<B> {
     pub(crate) sessions: FxHashMap<(VhostId, Arc<str>), u32>,
     pub(crate) lanes: FxHashMap<Lane, Sequence>,
     pub(crate) session_counter: u64,
+    pub(crate) heard: Heard,
     // Derived.
     pub(crate) filters: FxHashMap<VhostId, Filters>,
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
@@ -193,7 +196,7 @@ pub struct Shard<B> {
     pub(crate) builder: PayloadBuilder,
     pub(crate) settles: FxHashMap<StreamId, Vec<(Offset, Offset)>>,
     pub(crate) settles_since: Option<MonotonicMs>,
-    pub(crate) receipts: once::Receipts,
+    pub(crate) receipts: receipts::Receipts,
     pub(crate) list: Vec<u32>,
     pub(crate) outbox: Outbox,
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
@@ -224,6 +227,7 @@ impl<B: Place> Shard<B> {
             sessions: FxHashMap::default(),
             lanes: FxHashMap::default(),
             session_counter: 0,
+            heard: Heard::default(),
             filters: FxHashMap::default(),
             ends: BTreeSet::new(),
             queues: Volume::default(),
@@ -234,7 +238,7 @@ impl<B: Place> Shard<B> {
             builder: PayloadBuilder::default(),
             settles: FxHashMap::default(),
             settles_since: None,
-            receipts: once::Receipts::default(),
+            receipts: receipts::Receipts::default(),
             list: Vec::new(),
             outbox: Outbox::default(),
             verdicts: FxHashMap::default(),
@@ -308,6 +312,13 @@ impl<B: Place> Shard<B> {
                                 PublishOutcome::Refused(ErrorKind::Busy),
                             );
                         }
+                        continue;
+                    }
+                    if let Some(once) = extra.as_deref().and_then(|extra| extra.once)
+                        && self.is_overtaken(once, &message)
+                    {
+                        let why = PublishOutcome::Refused(ErrorKind::NotFound);
+                        self.outbox.published(from, sequence, why);
                         continue;
                     }
                     self.publish(

@@ -20,6 +20,7 @@ pub use filters::FilterList;
 use crate::id::{ConnectionId, Epoch, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::Quality;
+use crate::once::Keys;
 use crate::record::AsJson;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
@@ -94,6 +95,8 @@ pub struct Session {
     pub closed: Option<UnixMs>,
     /// Its bindings to the vhost's topic exchange.
     pub filters: FilterList,
+    /// Keys of its publisher's messages that are stored once, if it ever took one.
+    pub keys: Option<Box<Keys>>,
     /// Its live connection. Not persisted: the leader's memory.
     #[serde(skip)]
     pub live: Option<ConnectionId>,

@@ -17,6 +17,7 @@ mod commands;
 mod forward;
 mod held;
 mod host;
+mod once;
 mod publish;
 mod queues;
 mod rights;
@@ -106,7 +107,15 @@ struct ReaderAt {
 #[derive(Clone, Debug)]
 struct SessionAt {
     shard: ShardId,
+    stream: StreamId,
     filters: FxHashSet<crate::address::TopicFilter>,
+}
+
+impl SessionAt {
+    /// Whether it outlives its connection.
+    fn lasts(&self) -> bool {
+        !self.shard.is_volatile()
+    }
 }
 
 struct Connected {
@@ -124,6 +133,8 @@ struct Connected {
     parked_bytes: usize,
     /// What waits for what was asked before it.
     held: held::Held,
+    /// Publishes that wait for what was published before them.
+    once: once::Queue,
     published: u64,
     delivered: u64,
 }
@@ -246,6 +257,7 @@ impl Worker {
             touched: SmallVec::new(),
             parked_bytes: 0,
             held: held::Held::default(),
+            once: once::Queue::default(),
             published: 0,
             delivered: 0,
         };
@@ -298,6 +310,7 @@ impl Worker {
         let Some(mut state) = self.connections.remove(&connection) else {
             return;
         };
+        self.finish_queue(now, &mut state);
         self.finish_held(now, connection, &mut state);
         for shard in state.touched {
             self.request(now, shard, ShardRequest::Gone { connection });
@@ -528,7 +541,8 @@ impl Worker {
             return true;
         };
         let most = self.limits.parked_bytes_max;
-        state.held.bytes() < most && (self.blocked.is_empty() || state.parked_bytes < most)
+        state.held.bytes() + state.once.bytes() < most
+            && (self.blocked.is_empty() || state.parked_bytes < most)
     }
 
     /// An operator closes a connection.

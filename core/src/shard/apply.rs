@@ -80,10 +80,15 @@ impl<B: Place> Shard<B> {
         &mut self,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
-        _extra: Option<&Extra>,
+        extra: Option<&Extra>,
         message: &Message,
         place: &B,
     ) -> PublishOutcome {
+        if let Some(extra) = extra
+            && let Some(once) = extra.once
+        {
+            return self.store_once(once, (streams, by_topic, extra), message, place);
+        }
         let mut kept: Option<B> = None;
         let mut taken = false;
         let mut entry = |stream: &Stream<B>, quality, identifier, retain, no_local| Entry {
@@ -208,6 +213,7 @@ impl<B: Place> Shard<B> {
         self.vacant.push(place);
         self.list.retain(|listed| *listed != place);
         self.settles.remove(&id);
+        self.heard.forget(id);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
@@ -292,7 +298,7 @@ impl<B: Place> Shard<B> {
         self.answer_result(mark, Ok(reply));
     }
 
-    fn answer_result(&mut self, mark: Mark, result: Result<ShardReply, Refusal>) {
+    pub(super) fn answer_result(&mut self, mark: Mark, result: Result<ShardReply, Refusal>) {
         if mark.sequence.0 != 0
             && let Some(worker) = self.worker_of(mark.lane)
         {
@@ -347,6 +353,8 @@ impl<B: Place> Shard<B> {
             Change::Settled { stream, ranges } => {
                 self.remove_ranges(stream, &ranges);
             }
+            Change::Taken { stream, key } => self.apply_taken(mark, stream, key),
+            Change::Forgotten { stream, key } => self.apply_forgotten(mark, stream, key),
             Change::Received { stream, ranges } => self.apply_received(mark, stream, &ranges),
             Change::Delivered { stream, until } => {
                 if let Some(stream) = self.stream_mut(stream) {
@@ -455,6 +463,7 @@ impl<B: Place> Shard<B> {
                     expiry_s,
                     closed: None,
                     filters: FilterList::default(),
+                    keys: None,
                     live: None,
                 };
                 self.insert(Stream::new(

@@ -8,6 +8,7 @@ mod first;
 
 use super::Shard;
 use crate::id::{Lane, Position, Sequence};
+use crate::once::Heard;
 use crate::stream::{SavedStream, Stream};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ struct Saved<B> {
     session_counter: u64,
     lanes: Vec<(Lane, Sequence)>,
     streams: Vec<SavedStream<B>>,
+    heard: Heard,
 }
 
 /// Why a checkpoint cannot be used.
@@ -53,6 +55,7 @@ impl Shard<Position> {
             session_counter: self.session_counter,
             lanes,
             streams: streams.into_iter().map(|stream| stream.save()).collect(),
+            heard: self.heard.clone(),
         };
         let out = vec![CHECKPOINT_VERSION];
         // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
@@ -73,6 +76,7 @@ impl Shard<Position> {
             None => return Err(CheckpointError::Malformed),
         };
         self.session_counter = saved.session_counter;
+        self.heard = saved.heard;
         self.lanes = saved.lanes.into_iter().collect();
         for saved in saved.streams {
             let stream = Stream::restore(saved);

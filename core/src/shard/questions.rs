@@ -147,6 +147,18 @@ impl<B: Place> Shard<B> {
                 }
                 None => Err(no_session()),
             },
+            Question::Take { connection, key } => match self.session_of(connection) {
+                Some(stream) => {
+                    return self.change(now.unix, mark, Change::Taken { stream, key });
+                }
+                None => Err(no_session()),
+            },
+            Question::Forget { connection, key } => match self.session_of(connection) {
+                Some(stream) => {
+                    return self.change(now.unix, mark, Change::Forgotten { stream, key });
+                }
+                None => Err(no_session()),
+            },
             Question::Receive {
                 consumer,
                 stream,

@@ -3,7 +3,7 @@
 //! Such an offset is never handed out as a message again: when it is released it goes out first of all,
 //! whatever its message's expiry says, until it is settled.
 //!
-//! Owns: which offsets these are. Never: when a peer has something (`shard/once.rs`).
+//! Owns: which offsets these are. Never: when a peer has something (`shard/receipts.rs`).
 
 use super::{SlotState, Stream};
 use std::collections::BTreeSet;

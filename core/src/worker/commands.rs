@@ -225,7 +225,10 @@ impl Worker {
                             patient,
                             once: _,
                             message,
-                        } => self.publish(connection, state, token, (mandatory, patient), message),
+                        } => {
+                            let how = (mandatory, patient);
+                            self.publish(connection, state, token, how, None, message);
+                        }
                         other => self.command(now, connection, state, other),
                     }
                 }
@@ -250,9 +253,9 @@ impl Worker {
                 let shard = reader.shard;
                 self.ask_shard(now, shard, connection, Step::Simple { token }, question);
             }
-            Command::Forget { token, .. } => {
-                let why = Refusal::new(ErrorKind::NotSupported, "not known yet");
-                Self::tell(state, token, Err(why));
+            Command::Forget { token, once } => {
+                let result = self.forget(now, connection, state, token, once);
+                self.or_refuse(state, token, result);
             }
             Command::DropWill => {}
             Command::OpenSession { token, session } => {

@@ -36,6 +36,11 @@ impl Held {
         self.asked.take_if(|asked| *asked == token).is_some()
     }
 
+    /// Whether commands are held for another reason than a change.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.asked.is_none() && !self.commands.is_empty()
+    }
+
     fn is_idle(&self) -> bool {
         self.asked.is_none() && self.commands.is_empty()
     }
@@ -88,9 +93,16 @@ impl Worker {
                     token,
                     mandatory,
                     patient,
-                    once: _,
+                    once,
                     message,
-                } => self.publish(connection, state, token, (mandatory, patient), message),
+                } => self.publish(
+                    connection,
+                    state,
+                    token,
+                    (mandatory, patient),
+                    once,
+                    message,
+                ),
                 other if self.must_wait(connection, state, &other) => state.held.push(other),
                 other => self.take_one(now, connection, state, other),
             }
@@ -121,6 +133,17 @@ impl Worker {
         state: &Connected,
         command: &Command,
     ) -> bool {
+        let waits = matches!(
+            command,
+            Command::Get { .. }
+                | Command::Purge { .. }
+                | Command::DeclareStream { .. }
+                | Command::Atomic { .. }
+        );
+        // When those have been sent, the question comes here again.
+        if waits && !state.once.is_empty() {
+            return true;
+        }
         let name = match command {
             Command::Get { stream, .. } | Command::Purge { stream, .. } => stream,
             Command::DeclareStream { declare, .. } => &declare.name,
@@ -183,9 +206,16 @@ impl Worker {
                     token,
                     mandatory,
                     patient,
-                    once: _,
+                    once: None,
                     message,
-                } => self.publish(connection, state, token, (mandatory, patient), message),
+                } => self.publish(
+                    connection,
+                    state,
+                    token,
+                    (mandatory, patient),
+                    None,
+                    message,
+                ),
                 other @ (Command::Settle { .. } | Command::SetSessionExpiry { .. }) => {
                     self.command(now, connection, state, other);
                 }

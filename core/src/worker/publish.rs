@@ -10,7 +10,7 @@
 use super::{Connected, Outgoing, Worker};
 use crate::authority::{Action, Circumstances, Question, Resource};
 use crate::error::ErrorKind;
-use crate::gateway::{Answer, PublishOutcome};
+use crate::gateway::{Answer, OnceKey, PublishOutcome};
 use crate::id::{ConnectionId, Now, Sequence, ShardId, Token};
 use crate::message::Message;
 use crate::port::{ShardRequest, Ticket};
@@ -38,9 +38,10 @@ pub(super) struct Lane {
     fences: Vec<(u64, ConnectionId)>,
 }
 
+/// Who waits for the result of a publish.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
-    connection: ConnectionId,
+    pub(super) connection: ConnectionId,
     token: Token,
     group: Option<u32>,
     done: bool,
@@ -175,7 +176,7 @@ impl Groups {
 }
 
 /// Counts what a publisher has parked; the first time it is told.
-fn park(state: &mut Connected, cost_bytes: usize) {
+pub(super) fn park(state: &mut Connected, cost_bytes: usize) {
     if state.parked_bytes == 0 {
         let why = Some("a shard of the broker is full");
         state.mail.answers.push(Answer::Blocked(why));
@@ -201,6 +202,7 @@ impl Worker {
         state: &mut Connected,
         token: Token,
         (mandatory, patient): (bool, bool),
+        once: Option<OnceKey>,
         message: Arc<Message>,
     ) {
         state.published += 1;
@@ -219,6 +221,10 @@ impl Worker {
         }
         if !patient && self.has_no_room(&route) {
             return self.refuse(state, token, ErrorKind::Busy);
+        }
+        if (once.is_some() || !state.once.is_empty()) && Self::goes_in_turn(state, once, &route) {
+            let how = (token, mandatory);
+            return self.publish_in_turn(connection, state, how, once, &route, message);
         }
         let own = self.shard.id();
         let mut outcome = PublishOutcome::Unroutable;
@@ -277,7 +283,7 @@ impl Worker {
             };
             match blocked {
                 true => {
-                    lane.parked.push(request);
+                    lane.park(request);
                     park(state, message.cost_bytes());
                 }
                 false => self.send(*shard, request),
@@ -317,7 +323,7 @@ impl Worker {
         }
     }
 
-    fn refuse(&mut self, state: &mut Connected, token: Token, kind: ErrorKind) {
+    pub(super) fn refuse(&mut self, state: &mut Connected, token: Token, kind: ErrorKind) {
         self.counts.refused += 1;
         state.published_answer(token, PublishOutcome::Refused(kind));
     }
@@ -390,36 +396,39 @@ impl Worker {
     ) {
         for sequence in first.0..=last.0 {
             let lane = self.lanes.entry(shard).or_default();
-            let Some(waiting) = lane.finish(Sequence(sequence)) else {
-                continue;
-            };
-            let (outcome, returned) = match waiting.group {
-                None => (outcome, None),
-                Some(group) => match self.groups.add(group, outcome) {
-                    Some(whole) => whole,
-                    None => continue,
-                },
-            };
-            let token = waiting.token;
-            if waiting.connection == ConnectionId::NONE {
-                self.forward_finished(now, token, outcome);
-                continue;
+            if let Some(waiting) = lane.finish(Sequence(sequence)) {
+                self.finish_publish(now, waiting, outcome);
             }
-            if let Some(message) = returned {
-                self.with(waiting.connection, |state| {
-                    state.mail.answers.push(Answer::Returned { token, message })
-                });
-            }
-            match outcome {
-                PublishOutcome::Unroutable => self.counts.unroutable += 1,
-                PublishOutcome::Refused(_) => self.counts.refused += 1,
-                PublishOutcome::Routed => {}
-            }
-            if token != Token::NONE {
-                self.with(waiting.connection, |state| {
-                    state.published_answer(token, outcome)
-                });
-            }
+        }
+    }
+
+    /// Counts the result of one destination in; the publisher is told when it was the last.
+    pub(super) fn finish_publish(&mut self, now: Now, waiting: Waiting, outcome: PublishOutcome) {
+        let (outcome, returned) = match waiting.group {
+            None => (outcome, None),
+            Some(group) => match self.groups.add(group, outcome) {
+                Some(whole) => whole,
+                None => return,
+            },
+        };
+        let token = waiting.token;
+        if waiting.connection == ConnectionId::NONE {
+            return self.forward_finished(now, token, outcome);
+        }
+        if let Some(message) = returned {
+            self.with(waiting.connection, |state| {
+                state.mail.answers.push(Answer::Returned { token, message })
+            });
+        }
+        match outcome {
+            PublishOutcome::Unroutable => self.counts.unroutable += 1,
+            PublishOutcome::Refused(_) => self.counts.refused += 1,
+            PublishOutcome::Routed => {}
+        }
+        if token != Token::NONE {
+            self.with(waiting.connection, |state| {
+                state.published_answer(token, outcome)
+            });
         }
     }
 }

@@ -19,6 +19,8 @@ pub(super) enum Step {
     Nothing,
     /// Reply `Done`.
     Simple { token: Token },
+    /// A key was taken: a part of a publish can go.
+    Taken { part: u64, session: StreamId },
     /// Reply with the count.
     Count { token: Token },
     /// Reply with ready and consumers.
@@ -217,6 +219,7 @@ impl Worker {
         match step {
             Step::Nothing => {}
             Step::Simple { token } => self.done(connection, token, result.map(|_| Reply::Done)),
+            Step::Taken { part, session } => self.taken(now, connection, part, session, result),
             Step::Count { token } => {
                 let reply = result.map(|reply| Reply::Count(count(&reply)));
                 self.done(connection, token, reply);
@@ -395,7 +398,11 @@ fn attach_session(
     };
     state.readers.insert(tag, reader);
     let filters = filters.into_iter().collect();
-    state.session = Some(SessionAt { shard, filters });
+    state.session = Some(SessionAt {
+        shard,
+        stream,
+        filters,
+    });
 }
 
 fn count(reply: &ShardReply) -> u64 {

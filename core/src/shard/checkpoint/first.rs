@@ -6,6 +6,7 @@ use super::{CheckpointError, Saved};
 use crate::gateway::FilterSpec;
 use crate::id::{Epoch, Lane, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::message::Quality;
+use crate::once::Heard;
 use crate::record::{AsJson, FirstLimits};
 use crate::stream::{Entry, SavedStream, Session, Tally};
 use serde::Deserialize;
@@ -69,6 +70,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Saved<Position>, CheckpointError> {
         session_counter: first.session_counter,
         lanes: first.lanes,
         streams: first.streams.into_iter().map(stream).collect(),
+        heard: Heard::default(),
     })
 }
 
@@ -101,6 +103,7 @@ fn session(first: FirstSession) -> Session {
         expiry_s: first.expiry_s,
         closed: first.closed,
         filters: first.filters.into_iter().collect(),
+        keys: None,
         live: None,
     }
 }
