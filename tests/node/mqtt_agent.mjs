@@ -1,4 +1,5 @@
 // mqtt.js, driven line by line (see agent.mjs): MQTT 3.1.1 and 5.0.
+import { readFileSync } from 'node:fs';
 import mqtt from 'mqtt';
 import { Inbox, fromBytes, serve, toBytes } from './agent.mjs';
 
@@ -47,9 +48,12 @@ let client;
 const inbox = new Inbox();
 
 await serve({
-  async connect({ host, port, client_id, user, password, version = '5', clean = true }) {
+  // `protocol` is one of mqtt, mqtts, ws and wss; `ca` the file that the encrypted ones trust.
+  async connect({ host, port, client_id, user, password, version = '5', clean = true, protocol = 'mqtt', path, ca }) {
     client = mqtt.connect({
-      protocol: 'mqtt',
+      protocol,
+      path,
+      ca: ca && readFileSync(ca),
       host,
       port,
       clientId: client_id,

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import ssl
 import time
 
 import pika
@@ -96,18 +97,27 @@ class Agent:
         password="guest",
         vhost="/",
         heartbeat_s=None,
+        tls=None,
         within_ms=10_000,
     ):
+        """`tls` names `ca`, and `certificate` and `key` if any."""
         self.channels = {}
         self.messages = []
         self.cancelled = []
         self.returned = []
+        secured = None
+        if tls is not None:
+            context = ssl.create_default_context(cafile=tls["ca"])
+            if "certificate" in tls:
+                context.load_cert_chain(tls["certificate"], tls["key"])
+            secured = pika.SSLOptions(context, host)
         parameters = pika.ConnectionParameters(
             host=host,
             port=port,
             virtual_host=vhost,
             credentials=pika.PlainCredentials(user, password),
             heartbeat=heartbeat_s,
+            ssl_options=secured,
             socket_timeout=within_ms / 1000,
             stack_timeout=within_ms / 1000,
             blocked_connection_timeout=within_ms / 1000,

@@ -90,8 +90,12 @@ class Agent:
         keep_alive_s=30,
         receive_maximum=None,
         manual_ack=False,
+        transport="tcp",
+        path="/mqtt",
+        tls=None,
         within_ms=10_000,
     ):
+        """`transport` is "tcp" or "websockets"; `tls` names `ca`, and `certificate` and `key` if any."""
         self.reset()
         protocol = VERSIONS[version]
         arguments = {} if version == "5" else {"clean_session": clean}
@@ -101,8 +105,13 @@ class Agent:
             protocol=protocol,
             reconnect_on_failure=False,
             manual_ack=manual_ack,
+            transport=transport,
             **arguments,
         )
+        if transport == "websockets":
+            client.ws_set_options(path=path)
+        if tls is not None:
+            client.tls_set(tls["ca"], tls.get("certificate"), tls.get("key"))
         if user is not None:
             client.username_pw_set(user, password)
         client.on_connect = lambda c, u, flags, reason, p: self.note(
@@ -146,7 +155,12 @@ class Agent:
             if receive_maximum is not None:
                 properties.ReceiveMaximum = receive_maximum
             arguments = {"clean_start": clean, "properties": properties}
-        client.connect(host, port, keepalive=keep_alive_s, **arguments)
+        try:
+            client.connect(host, port, keepalive=keep_alive_s, **arguments)
+        except (OSError, mqtt.WebsocketConnectionError) as error:
+            if tls is None and transport == "tcp":
+                raise
+            return {"refused": f"{type(error).__name__}: {error}"}
         client.loop_start()
         self.client = client
         if not self.wait(lambda: self.connected or self.closed, within_ms):

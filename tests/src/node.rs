@@ -93,6 +93,27 @@ impl Node {
         self.addresses
     }
 
+    /// Where a gateway listens by another transport than plain TCP (`tls`, `ws` or `wss`), as the node
+    /// said when it was ready.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn listener(&self, gateway: &str, transport: &str) -> SocketAddr {
+        let named = self.wait_log(Duration::ZERO, |line| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            let event = line.get("fields").unwrap_or(&line);
+            (event.get("message")? == "ready").then(|| event[transport].clone())
+        });
+        let named = named.unwrap_or_default();
+        let text = named.as_str().unwrap_or_default();
+        let mut each = text.split(", ").filter_map(|one| one.split_once(' '));
+        let found = each.find(|(name, _)| *name == gateway);
+        let Some((_, address)) = found else {
+            panic!("no {transport} for {gateway} in `ready`: {text:?}");
+        };
+        address.parse().unwrap()
+    }
+
     /// Its data folder.
     pub fn data(&self) -> &Path {
         &self.data
@@ -130,6 +151,11 @@ impl Node {
     pub fn kill(&mut self) {
         self.process.signal(Signal::KILL);
         self.ended();
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&mut self) {
+        self.process.signal(Signal::HUP);
     }
 
     /// Sends SIGTERM and returns at once.
