@@ -16,6 +16,7 @@ use crate::lane::{Inbox, Lane, Role, Score};
 use crate::link::LinkError;
 use crate::receiver::Receiver;
 use crate::sequence::Faults;
+use crate::setup::PREFETCH;
 use crate::wire::Wire;
 use crate::{amqp, mqtt};
 
@@ -245,15 +246,35 @@ impl Engine {
         number: usize,
         script: impl IntoIterator<Item = amqp::script::Step>,
     ) -> Result<(), EngineError> {
+        self.ask(number, |client, out| match client {
+            Client::Amqp(client) => client.run(script, out),
+            Client::Mqtt(_) => {}
+        })
+    }
+
+    /// Asks on a connection for an answer that comes after all that was sent there before, so
+    /// that acknowledgements have been read; [`Engine::unready`] says when it is there.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn fence(&mut self, number: usize) -> Result<(), EngineError> {
+        self.ask(number, |client, out| match client {
+            Client::Amqp(client) => client.run([amqp::script::prefetch(PREFETCH)], out),
+            Client::Mqtt(client) => client.ping(out),
+        })
+    }
+
+    fn ask(
+        &mut self,
+        number: usize,
+        ask: impl FnOnce(&mut Client, &mut Vec<u8>),
+    ) -> Result<(), EngineError> {
         let Link { wire, client, role } = &mut self.links[number];
-        if let Client::Amqp(client) = client {
-            let was_ready = client.is_ready();
-            client.run(script, wire.out());
-            self.unready += usize::from(was_ready && !client.is_ready());
-            let flushed = wire.flush(&self.epoll);
-            flushed.map_err(|source| EngineError::link(*role, source))?;
-        }
-        Ok(())
+        let was_ready = client.is_ready();
+        ask(client, wire.out());
+        self.unready += usize::from(was_ready && !client.is_ready());
+        let flushed = wire.flush(&self.epoll);
+        flushed.map_err(|source| EngineError::link(*role, source))
     }
 
     /// Says goodbye and waits until the broker has closed a connection, which it must do

@@ -115,6 +115,7 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) {
                 }
                 Packet::PubRec { packet_id, .. } => acknowledge(Reply::Rel, packet_id),
                 Packet::PubRel { packet_id } => acknowledge(Reply::Comp, packet_id),
+                Packet::Other(12) => answer(&[0xD0, 0]),
                 Packet::Disconnect { .. } => {
                     let forgets = clean || state.fault == Fault::ForgetSessions;
                     match state.sessions.get_mut(&client) {

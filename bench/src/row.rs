@@ -208,7 +208,7 @@ pub struct Staged {
 pub enum Stage {
     /// Published, until all are confirmed.
     Store,
-    /// Read, from connecting until all have arrived.
+    /// Read, from connecting until all have arrived and are acknowledged.
     Drain,
 }
 

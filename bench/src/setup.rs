@@ -21,7 +21,7 @@ use crate::{amqp, mqtt};
 /// How long connections, queues and subscriptions may take.
 pub const SET_UP_LIMIT: Duration = Duration::from_secs(20);
 /// Deliveries a durable consumer may hold unacknowledged.
-const PREFETCH: u16 = 200;
+pub const PREFETCH: u16 = 200;
 /// The topic exchange that MQTT messages go through too.
 const TOPIC_EXCHANGE: &str = "amq.topic";
 /// The exchange that gives every queue bound to it each message.

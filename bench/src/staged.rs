@@ -168,7 +168,8 @@ impl Course<'_> {
         Ok(engine)
     }
 
-    /// Everything from a reader's connecting until it has all messages.
+    /// Everything from a reader's connecting until it has all messages and the broker its
+    /// acknowledgements.
     fn drain(&mut self, mut engine: Engine, names: &Names) -> Result<(), EngineError> {
         let messages = self.staged.messages;
         let receiver = Receiver::new(0..1, 1, SMALL_BYTES);
@@ -177,9 +178,11 @@ impl Course<'_> {
             Stock::Retained => receiver.unordered().starting_at(messages),
         });
         let before = Reading::before(self.target);
-        self.reader(&mut engine, names)?;
+        let link = self.reader(&mut engine, names)?;
         let has_all = |engine: &Engine| engine.arrived(0) >= messages;
-        let outcome = finish(&mut engine, "reading", has_all);
+        let outcome = finish(&mut engine, "reading", has_all)
+            .and_then(|()| engine.fence(link))
+            .and_then(|()| ready(&mut engine));
         let arrived = engine.arrived(0);
         self.drain
             .spent

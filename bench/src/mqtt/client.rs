@@ -18,6 +18,7 @@ enum Stage {
     Connecting,
     Subscribing,
     Ready,
+    Pinging,
 }
 
 /// What a connection wants to hear.
@@ -56,7 +57,14 @@ impl Client {
         }
     }
 
-    /// Whether CONNACK, and SUBACK where one is due, have arrived.
+    /// Asks for an answer that a broker gives after it has read all that was sent before; the
+    /// client is ready again when that is there.
+    pub fn ping(&mut self, out: &mut Vec<u8>) {
+        encode::ping(out);
+        self.stage = Stage::Pinging;
+    }
+
+    /// Whether CONNACK, and SUBACK and PINGRESP where one is due, have arrived.
     pub fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
     }
@@ -117,8 +125,9 @@ impl Client {
                     self.connected(receive_max, out);
                 }
                 Packet::SubAck { code } => self.subscribed(code)?,
+                Packet::PingResp if self.stage == Stage::Pinging => self.stage = Stage::Ready,
                 Packet::Disconnect { code } => return Err(refused("DISCONNECT", code)),
-                Packet::Other(_) => {}
+                Packet::PingResp | Packet::Other(_) => {}
             }
         }
         Ok(used)
@@ -269,6 +278,18 @@ mod tests {
         // A subscriber makes its session itself.
         let (mut new, mut out) = client(Version::V311, false, Some(1));
         new.feed(&[0x20, 2, 0, 0], &mut out, &mut heard).unwrap();
+    }
+
+    #[test]
+    fn a_ping_is_awaited() {
+        let mut heard = Heard::default();
+        let (mut client, mut out) = client(Version::V311, true, None);
+        client.feed(&[0x20, 2, 0, 0], &mut out, &mut heard).unwrap();
+        client.ping(&mut out);
+        assert_eq!(out, [0xC0, 0]);
+        assert!(!client.is_ready());
+        client.feed(&[0xD0, 0], &mut out, &mut heard).unwrap();
+        assert!(client.is_ready());
     }
 
     #[test]

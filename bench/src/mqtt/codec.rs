@@ -51,6 +51,8 @@ pub enum Packet<'a> {
     PubComp { packet_id: u16 },
     /// SUBACK; `code` is the highest of its codes, so 0x80 and above means one was refused.
     SubAck { code: u8 },
+    /// PINGRESP.
+    PingResp,
     /// DISCONNECT, MQTT 5 only from a broker.
     Disconnect { code: u8 },
     /// Anything else, by its type.
@@ -139,6 +141,7 @@ fn body_of(version: Version, first: u8, body: &[u8]) -> Option<Packet<'_>> {
                 code: rest.iter().copied().max()?,
             }
         }
+        13 => Packet::PingResp,
         14 => Packet::Disconnect {
             code: body.first().copied().unwrap_or(0),
         },
@@ -291,7 +294,8 @@ mod tests {
             &[0xE0, 2, 0x8B, 0],
             Packet::Disconnect { code: 0x8B },
         );
-        check(Version::V311, &[0xD0, 0], Packet::Other(13));
+        check(Version::V311, &[0xD0, 0], Packet::PingResp);
+        check(Version::V311, &[0xB0, 0], Packet::Other(11));
     }
 
     #[test]

@@ -93,6 +93,11 @@ pub fn reply(out: &mut Vec<u8>, reply: Reply, packet_id: u16) {
     out.extend_from_slice(&[reply as u8, 2, id[0], id[1]]);
 }
 
+/// Appends a PINGREQ.
+pub fn ping(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0xC0, 0]);
+}
+
 /// Appends a DISCONNECT (normal).
 pub fn disconnect(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0xE0, 0]);
