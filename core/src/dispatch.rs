@@ -2,16 +2,20 @@
 //!
 //! Two windows bound what a reader is handed: *credit* (unsettled deliveries, the reader's own wish) and
 //! *travel* (deliveries on their way to its connection, so that a reader that does not read is bounded
-//! whatever its credit). Among readers with room, higher priority first, then round robin.
+//! whatever its credit). Among readers with room, higher priority first, then round robin; in the ordered modes
+//! (exclusive, failover) one at a time.
 //!
 //! Owns: the list of readers of one stream and the choice among them.
-//! Never: messages or offsets (`stream.rs`), rules (it is told who may receive).
-//! Next: `shard.rs`, which asks and delivers.
+//! Never: messages or offsets (`stream.rs`), rules (it is told who may receive), keys (`stream/keyed.rs`).
+//! Next: `shard/deliver.rs`, which asks and delivers.
 
 use crate::authority::Principal;
 use crate::gateway::FilterSpec;
 use crate::message::{Message, Quality};
 use crate::port::ConsumerKey;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Travel units a reader may have on the way; see [`travel_units`].
@@ -63,6 +67,19 @@ impl Reader {
         self.can_travel() && (self.presettled || self.held < self.credit)
     }
 
+    /// How many deliveries it can be handed now, at most.
+    fn room(&self) -> u64 {
+        if !self.attached {
+            return 0;
+        }
+        let travel = TRAVEL_UNITS_MAX.saturating_sub(self.travelling);
+        let credit = match self.presettled {
+            true => u32::MAX,
+            false => self.credit.saturating_sub(self.held),
+        };
+        u64::from(travel.min(credit))
+    }
+
     /// Whether it published this message itself and does not want it back.
     pub fn is_own(&self, message: &Message) -> bool {
         let asked = self.no_local || self.member.as_ref().is_some_and(|member| member.no_local);
@@ -86,13 +103,25 @@ pub enum Choice {
     Nobody,
 }
 
-/// All readers of a stream.
+/// All readers of a stream, in the order of their numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Readers {
     list: Vec<Reader>,
+    /// Places that may have room, as bits: whoever can change a reader sets its bit, the choice clears it when
+    /// there is none. So with many readers the choice looks at those that may be chosen only.
+    open: SmallVec<[u64; 1]>,
+    /// Numbers by key, once the list is too long to be looked through.
+    index: FxHashMap<ConsumerKey, u32>,
+    /// Whether priorities differ.
+    ranked: bool,
     turn: usize,
     last_number: u32,
+    /// See [`Readers::elect`].
+    lead: u32,
 }
+
+/// Readers beyond which they are found by an index.
+const INDEXED: usize = 8;
 
 impl Readers {
     /// Adds one, numbering it; returns its number.
@@ -104,28 +133,79 @@ impl Readers {
             .is_some_and(|member| member.quality == Quality::AtMostOnce);
         self.last_number += 1;
         reader.number = self.last_number;
+        let (place, key) = (self.list.len(), reader.key);
+        self.ranked |= self
+            .list
+            .first()
+            .is_some_and(|first| first.priority != reader.priority);
         self.list.push(reader);
+        if place / 64 == self.open.len() {
+            self.open.push(0);
+        }
+        self.open[place / 64] |= 1 << (place % 64);
+        match place.cmp(&INDEXED) {
+            Ordering::Less => {}
+            Ordering::Equal => {
+                let all = self.list.iter();
+                self.index = all.map(|reader| (reader.key, reader.number)).collect();
+            }
+            Ordering::Greater => drop(self.index.insert(key, self.last_number)),
+        }
         self.last_number
+    }
+
+    fn place_of(&self, key: ConsumerKey) -> Option<usize> {
+        match self.list.len() > INDEXED {
+            true => self.numbered(*self.index.get(&key)?),
+            false => self.list.iter().position(|reader| reader.key == key),
+        }
     }
 
     /// The reader with this key.
     pub fn find(&mut self, key: ConsumerKey) -> Option<&mut Reader> {
-        self.list.iter_mut().find(|reader| reader.key == key)
+        self.at(self.place_of(key)?)
     }
 
     /// The reader at a place in the list.
     pub fn at(&mut self, place: usize) -> Option<&mut Reader> {
-        self.list.get_mut(place)
+        let reader = self.list.get_mut(place)?;
+        self.open[place / 64] |= 1 << (place % 64);
+        Some(reader)
+    }
+
+    /// The reader at a place in the list, to look at.
+    pub fn get(&self, place: usize) -> Option<&Reader> {
+        self.list.get(place)
+    }
+
+    /// The place of the reader with this number.
+    pub fn numbered(&self, number: u32) -> Option<usize> {
+        self.list
+            .binary_search_by_key(&number, |reader| reader.number)
+            .ok()
     }
 
     /// Removes the reader with this key.
     pub fn remove(&mut self, key: ConsumerKey) -> Option<Reader> {
-        let place = self.list.iter().position(|reader| reader.key == key)?;
-        Some(self.list.remove(place))
+        let reader = self.list.remove(self.place_of(key)?);
+        if self.list.len() > INDEXED {
+            self.index.remove(&key);
+        } else {
+            self.index = FxHashMap::default();
+        }
+        self.open.truncate(self.list.len().div_ceil(64));
+        self.open.fill(u64::MAX);
+        self.ranked = self.ranked
+            && self
+                .list
+                .windows(2)
+                .any(|pair| pair[0].priority != pair[1].priority);
+        Some(reader)
     }
 
     /// All of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Reader> {
+        self.open.fill(u64::MAX);
         self.list.iter_mut()
     }
 
@@ -146,45 +226,73 @@ impl Readers {
             .any(|reader| reader.attached && reader.exclusive)
     }
 
-    /// Whether any has room for a delivery that must be settled.
-    pub fn any_room(&self) -> bool {
-        self.list.iter().any(Reader::has_room)
+    /// The first place from `from` on, below `to`, that may have room.
+    fn next_open(&self, from: usize, to: usize) -> Option<usize> {
+        let mut from = from;
+        while from < to {
+            let rest = self.open[from / 64] >> (from % 64);
+            if rest != 0 {
+                let place = from + rest.trailing_zeros() as usize;
+                return (place < to).then_some(place);
+            }
+            from = (from / 64 + 1) * 64;
+        }
+        None
     }
 
-    /// How many deliveries all of them together can be handed now, at most.
-    pub fn room(&self) -> u64 {
-        let open = self.list.iter().filter(|reader| reader.attached);
-        open.map(|reader| {
-            let travel = TRAVEL_UNITS_MAX.saturating_sub(reader.travelling);
-            let credit = match reader.presettled {
-                true => u32::MAX,
-                false => reader.credit.saturating_sub(reader.held),
-            };
-            u64::from(travel.min(credit))
-        })
-        .sum()
+    /// Whether any has room for a delivery that must be settled.
+    pub fn any_room(&mut self) -> bool {
+        let mut from = 0;
+        while let Some(place) = self.next_open(from, self.list.len()) {
+            if self.list[place].has_room() {
+                return true;
+            }
+            self.open[place / 64] &= !(1 << (place % 64));
+            from = place + 1;
+        }
+        false
+    }
+
+    /// Whether all of them together can be handed more than this many deliveries now.
+    pub fn room_beyond(&self, count: u64) -> bool {
+        let (mut from, mut room) = (0, 0);
+        while let Some(place) = self.next_open(from, self.list.len()) {
+            room += self.list[place].room();
+            if room > count {
+                return true;
+            }
+            from = place + 1;
+        }
+        false
     }
 
     /// Chooses among those that `may` receive the message.
     pub fn choose(&mut self, mut may: impl FnMut(&Reader) -> bool) -> Choice {
         let count = self.list.len();
         let mut best: Option<usize> = None;
-        let mut someone = false;
-        for step in 0..count {
-            let place = (self.turn + step) % count;
+        let turn = if self.turn < count { self.turn } else { 0 };
+        let (mut from, mut to) = (turn, count);
+        loop {
+            let Some(place) = self.next_open(from, to) else {
+                if to == turn {
+                    break;
+                }
+                (from, to) = (0, turn);
+                continue;
+            };
+            from = place + 1;
             let reader = &self.list[place];
-            if !reader.attached {
+            if !reader.has_room() {
+                self.open[place / 64] &= !(1 << (place % 64));
                 continue;
             }
-            let room = reader.has_room();
-            if room && best.is_some_and(|best| self.list[best].priority >= reader.priority) {
+            if best.is_some_and(|best| self.list[best].priority >= reader.priority) {
                 continue;
             }
-            // Whether somebody without room may receive it matters only while nobody was found.
-            if (room || !someone) && may(reader) {
-                someone = true;
-                if room {
-                    best = Some(place);
+            if may(reader) {
+                best = Some(place);
+                if !self.ranked {
+                    break;
                 }
             }
         }
@@ -193,9 +301,81 @@ impl Readers {
                 self.turn = (place + 1) % count;
                 Choice::Reader(place)
             }
-            None if someone => Choice::NoRoom,
+            None if self.list.iter().any(|full| full.attached && may(full)) => Choice::NoRoom,
             None => Choice::Nobody,
         }
+    }
+
+    /// The same when only one comes into question.
+    pub fn choose_only(&self, place: usize, mut may: impl FnMut(&Reader) -> bool) -> Choice {
+        match self.list.get(place) {
+            Some(reader) if !may(reader) => Choice::Nobody,
+            Some(reader) if reader.has_room() => Choice::Reader(place),
+            Some(_) => Choice::NoRoom,
+            None => Choice::Nobody,
+        }
+    }
+
+    /// The one reader of an ordered stream that is handed something now: the highest priority, then who came
+    /// first; not while another still holds something, since what that one gives back comes before the rest.
+    /// Also says whether it is another than at the last call that named one.
+    pub fn elect(&mut self) -> Option<(usize, bool)> {
+        let place = self.candidate()?;
+        if self.others_hold(place) {
+            return None;
+        }
+        let number = self.list[place].number;
+        let other = std::mem::replace(&mut self.lead, number) != number;
+        Some((place, other))
+    }
+
+    /// Who is served of an ordered stream, or is until it has settled what it holds.
+    pub fn lead(&self) -> Option<&Reader> {
+        let place = self.candidate()?;
+        if !self.others_hold(place) {
+            return self.list.get(place);
+        }
+        let before = self.list.get(self.numbered(self.lead)?)?;
+        before.attached.then_some(before)
+    }
+
+    fn candidate(&self) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        for (place, reader) in self.list.iter().enumerate() {
+            let better = best.is_none_or(|best| {
+                let (rank, best) = (reader.priority, &self.list[best]);
+                rank > best.priority || (rank == best.priority && reader.number == self.lead)
+            });
+            if reader.attached && better {
+                best = Some(place);
+            }
+        }
+        best
+    }
+
+    fn others_hold(&self, place: usize) -> bool {
+        let mut others = self.list.iter().enumerate();
+        others.any(|(at, other)| at != place && other.held > 0)
+    }
+
+    /// Whether somebody else than the reader with this key holds something.
+    pub fn held_beside(&self, key: ConsumerKey) -> bool {
+        self.list
+            .iter()
+            .any(|other| other.key != key && other.held > 0)
+    }
+
+    /// Those that must go where only one may be attached: all but the one that is served, or came first.
+    pub fn surplus(&self) -> Vec<ConsumerKey> {
+        let first = || self.list.iter().find(|reader| reader.attached);
+        let served = self.numbered(self.lead).and_then(|at| self.list.get(at));
+        let kept = served.filter(|reader| reader.attached).or_else(first);
+        let kept = kept.map(|reader| reader.number);
+        let others = self.list.iter().filter(|reader| reader.attached);
+        others
+            .filter(|reader| Some(reader.number) != kept)
+            .map(|reader| reader.key)
+            .collect()
     }
 }
 
@@ -240,6 +420,60 @@ mod tests {
         ranked.at(1).unwrap().held = 1;
         ranked.at(2).unwrap().held = 1;
         assert_eq!(ranked.choose(|_| true), Choice::Reader(0));
+    }
+
+    #[test]
+    fn of_many_those_with_room_are_found_in_turns() {
+        let mut many = readers(&[(0, 1); 200]);
+        let mut served: Vec<usize> = Vec::new();
+        while let Choice::Reader(place) = many.choose(|_| true) {
+            many.at(place).unwrap().held += 1;
+            served.push(place);
+        }
+        assert_eq!(served, (0..200).collect::<Vec<_>>());
+        assert!(!many.any_room() && !many.room_beyond(0));
+        let key = many.get(130).unwrap().key;
+        assert_eq!(many.find(key).map(|found| found.key), Some(key));
+        many.find(key).unwrap().held = 0;
+        assert!(many.any_room() && many.room_beyond(0) && !many.room_beyond(1));
+        assert_eq!(many.choose(|_| true), Choice::Reader(130));
+        many.remove(many.get(3).unwrap().key);
+        assert_eq!(many.choose(|_| true), Choice::Reader(129), "places move up");
+        assert_eq!(many.find(key).map(|found| found.number), Some(131));
+        for place in (5..199).rev() {
+            many.remove(many.get(place).unwrap().key);
+        }
+        let key = many.get(4).unwrap().key;
+        many.find(key).unwrap().held = 0;
+        assert_eq!(many.choose(|_| true), Choice::Reader(4));
+    }
+
+    /// An ordered stream serves who ranks highest, then who came first; a change waits for what is held.
+    #[test]
+    fn one_leads_until_it_has_settled_what_it_holds() {
+        let key = |tag| ConsumerKey {
+            connection: ConnectionId(1),
+            tag: ConsumerTag(tag),
+        };
+        let mut list = readers(&[(0, 9), (0, 9)]);
+        assert_eq!(list.elect(), Some((0, true)));
+        assert_eq!(list.elect(), Some((0, false)));
+        list.find(key(0)).unwrap().held = 2;
+        let mut better = list.get(1).unwrap().clone();
+        (better.key, better.priority) = (key(2), 5);
+        list.add(better);
+        assert_eq!(list.elect(), None);
+        assert_eq!(list.lead().map(|lead| lead.key), Some(key(0)));
+        list.find(key(0)).unwrap().held = 0;
+        assert_eq!(list.elect(), Some((2, true)));
+        list.remove(key(2));
+        assert_eq!(list.elect(), Some((0, true)), "by arrival again");
+        // Who leads keeps the lead among equals, even when it came later.
+        list.find(key(0)).unwrap().attached = false;
+        assert_eq!(list.elect(), Some((1, true)));
+        list.find(key(0)).unwrap().attached = true;
+        assert_eq!(list.elect(), Some((1, false)));
+        assert_eq!(list.surplus(), [key(0)]);
     }
 
     #[test]

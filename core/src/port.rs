@@ -15,7 +15,7 @@ use crate::gateway::{Delivery, FilterSpec, OnceKey, Outcome, PublishOutcome};
 use crate::id::{
     ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId, WorkerId,
 };
-use crate::limits::StreamLimits;
+use crate::limits::{Mode, StreamLimits};
 use crate::message::{Message, Quality};
 use crate::meta::{MetaCommand, MetaReply};
 use smallvec::SmallVec;
@@ -360,6 +360,10 @@ pub struct StreamStat {
     pub unsettled: u64,
     /// Consumers attached.
     pub consumers: u32,
+    /// How they share it.
+    pub mode: Mode,
+    /// Who is served, in the modes that serve one at a time.
+    pub active: Option<ConsumerKey>,
     /// Cost of all its messages.
     pub bytes: u64,
     /// Messages ever put in, since the node started or the checkpoint was made.

@@ -18,8 +18,10 @@ mod checkpoint;
 mod deliver;
 mod forward;
 mod frame;
+mod keyed;
 mod limit;
 mod matching;
+mod modes;
 mod once;
 mod questions;
 mod receipts;
@@ -40,6 +42,7 @@ use crate::message::Message;
 use crate::once::Heard;
 use crate::outbox::Outbox;
 use crate::port::{ConsumerKey, Extra, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
+use crate::properties::Codecs;
 use crate::record::{Change, Mark, PayloadBuilder};
 use crate::router::Fabric;
 use crate::stream::{Kind, Stream, Volume};
@@ -167,6 +170,8 @@ pub struct ShardSetup {
     pub fabric: Arc<Fabric>,
     /// Who may receive.
     pub authority: Arc<dyn Authority>,
+    /// Read the headers of messages, where a stream asks for them.
+    pub codecs: Codecs,
 }
 
 /// See the module's text.
@@ -176,6 +181,7 @@ pub struct Shard<B> {
     pub(crate) limits: ShardLimits,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) authority: Arc<dyn Authority>,
+    pub(crate) codecs: Codecs,
     // Replicated state.
     pub(crate) streams: Vec<Option<Box<Stream<B>>>>,
     pub(crate) vacant: Vec<u32>,
@@ -221,6 +227,7 @@ impl<B: Place> Shard<B> {
             limits: setup.limits,
             fabric: setup.fabric,
             authority: setup.authority,
+            codecs: setup.codecs,
             streams: Vec::new(),
             vacant: Vec::new(),
             by_id: FxHashMap::default(),

@@ -9,16 +9,20 @@
 //!
 //! Owns: offsets and their states, counts and bytes.
 //! Never: chooses a consumer (`dispatch.rs`), encodes a record.
+//! Next: `stream/keyed.rs` (what a key-shared stream knows beside).
 //!
 //! `B` says where a message is: `Arc<Message>` in a volatile shard, `Position` in a journalled one.
 
 mod filters;
+mod keyed;
+mod modes;
 mod owed;
 
 pub use filters::FilterList;
+pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
 
 use crate::id::{ConnectionId, Epoch, Offset, StreamId, UnixMs, VhostId};
-use crate::limits::StreamLimits;
+use crate::limits::{Mode, StreamLimits};
 use crate::message::Quality;
 use crate::once::Keys;
 use crate::record::AsJson;
@@ -159,6 +163,8 @@ pub struct Stream<B> {
     pub limits: StreamLimits,
     /// Attached and holding consumers.
     pub readers: crate::dispatch::Readers,
+    /// Its keys; present exactly when the mode is [`Mode::KeyShared`].
+    pub keyed: Option<Box<Keyed>>,
     /// Counts.
     pub tally: Tally,
     base: u64,
@@ -180,6 +186,7 @@ pub struct Stream<B> {
 impl<B: Clone> Stream<B> {
     /// An empty stream.
     pub fn new(id: StreamId, vhost: VhostId, kind: Kind, limits: StreamLimits) -> Stream<B> {
+        let keyed = (limits.mode == Mode::KeyShared).then(Box::default);
         Stream {
             id,
             vhost,
@@ -187,6 +194,7 @@ impl<B: Clone> Stream<B> {
             kind,
             limits,
             readers: crate::dispatch::Readers::default(),
+            keyed,
             tally: Tally::default(),
             base: 0,
             entries: VecDeque::new(),
@@ -231,7 +239,8 @@ impl<B: Clone> Stream<B> {
 
     /// Messages waiting or ready.
     pub fn ready(&self) -> u64 {
-        self.end() - self.cursor() + (self.returned.len() + self.aside.len()) as u64
+        let back = self.returned.len() + self.aside.len() + self.parked();
+        self.end() - self.cursor() + back as u64
     }
 
     /// Messages handed out, not settled.
@@ -259,6 +268,14 @@ impl<B: Clone> Stream<B> {
 
     /// The lowest offset that can go out now.
     pub fn next(&self) -> Option<u64> {
+        let next = self.next_returned();
+        match self.keyed.as_deref() {
+            None => next,
+            Some(keyed) => keyed.first().into_iter().chain(next).min(),
+        }
+    }
+
+    fn next_returned(&self) -> Option<u64> {
         let cursor = self.cursor();
         match self.returned.first() {
             Some(first) => Some(*first),
@@ -268,7 +285,10 @@ impl<B: Clone> Stream<B> {
 
     /// Whether something can go out.
     pub fn has_next(&self) -> bool {
-        !self.returned.is_empty() || self.cursor() < self.end() || self.owed_ready() > 0
+        !self.returned.is_empty()
+            || self.cursor() < self.end()
+            || self.parked() > 0
+            || self.owed_ready() > 0
     }
 
     /// Where the oldest entry's message is that a checkpoint made now would keep.
@@ -313,6 +333,9 @@ impl<B: Clone> Stream<B> {
     /// Hands an offset out to the consumer of this number; says which attempt it is.
     pub fn hold(&mut self, offset: u64, holder: u32) -> u32 {
         self.reach(offset);
+        if let Some(keyed) = self.keyed.as_deref_mut() {
+            keyed.hold(offset, holder);
+        }
         self.held += 1;
         self.tally.delivered += 1;
         self.slot(offset).map_or(1, |slot| {
@@ -325,6 +348,9 @@ impl<B: Clone> Stream<B> {
     /// Sets an offset aside: nobody attached may receive it now.
     pub fn set_aside(&mut self, offset: u64) {
         self.reach(offset);
+        if let Some(keyed) = self.keyed.as_deref_mut() {
+            keyed.forget(offset);
+        }
         self.aside.insert(offset);
     }
 
@@ -343,11 +369,13 @@ impl<B: Clone> Stream<B> {
     /// Back to its place.
     pub fn release(&mut self, offset: u64) {
         if let Some(slot) = self.slot(offset)
-            && matches!(slot.state, SlotState::Held(_))
+            && let SlotState::Held(holder) = slot.state
         {
             slot.state = SlotState::Ready;
             self.held -= 1;
-            if !self.owe_again(offset) {
+            let keyed = self.keyed.as_deref_mut();
+            let waits = keyed.is_some_and(|keyed| keyed.release(offset, holder));
+            if !waits && !self.owe_again(offset) {
                 self.returned.insert(offset);
             }
         }
@@ -391,6 +419,13 @@ impl<B: Clone> Stream<B> {
         }
         if matches!(before, SlotState::Held(_)) {
             self.held -= 1;
+        }
+        if let Some(keyed) = self.keyed.as_deref_mut() {
+            match before {
+                SlotState::Held(holder) => keyed.leave(offset, holder),
+                SlotState::Ready => keyed.forget(offset),
+                SlotState::Leaving | SlotState::Gone => {}
+            }
         }
         let cost = self.entry(offset).map_or(0, |entry| entry.cost_bytes);
         if state == SlotState::Gone {

@@ -208,6 +208,7 @@ impl Worker {
             limits: setup.limits.shard,
             fabric: setup.fabric.clone(),
             authority: setup.authority.clone(),
+            codecs: setup.codecs.clone(),
         });
         Worker {
             id: setup.id,

@@ -8,6 +8,7 @@ use anabranch_core::authority::AllowAll;
 use anabranch_core::gateway::FilterSpec;
 use anabranch_core::id::*;
 use anabranch_core::message::{Message, OriginTag, Quality};
+use anabranch_core::properties::Codecs;
 use anabranch_core::record::{Change, FirstLimits, Mark, PayloadBuilder, Record, Records};
 use anabranch_core::router::Fabric;
 use anabranch_core::shard::{Shard, ShardLimits, ShardSetup};
@@ -138,6 +139,7 @@ fn shard() -> Shard<Position> {
         limits: ShardLimits::default(),
         fabric: Arc::new(Fabric::default()),
         authority: Arc::new(AllowAll),
+        codecs: Codecs::default(),
     })
 }
 

@@ -14,6 +14,7 @@ use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{
     Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardRequest, WorkerPort,
 };
+use anabranch_core::properties::Codecs;
 use anabranch_core::shard::{ShardLimits, ShardSetup};
 use anabranch_store::clock::SystemClock;
 use anabranch_store::disk::real::RealDisk;
@@ -76,6 +77,7 @@ fn open(dir: &Path) -> (DataShard, Receiver<Vec<ShardEvent>>) {
             limits: ShardLimits::default(),
             fabric: Arc::default(),
             authority: Arc::new(AllowAll),
+            codecs: Codecs::default(),
         },
         workers: vec![(WORKER, Arc::new(Mailbox(send)))],
         low_water_bytes: 0,

@@ -6,9 +6,10 @@
 
 use crate::address::{Address, TopicFilter};
 use crate::authority::{Action, Circumstances, Principal, Question, Resource};
-use crate::dispatch::{Choice, travel_units};
+use crate::dispatch::{Choice, Reader, travel_units};
 use crate::gateway::Delivery;
 use crate::id::{Now, Offset, StreamId, UnixMs};
+use crate::limits::Mode;
 use crate::message::{Message, Quality};
 use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard, Withheld};
 use crate::stream::{Entry, Stream};
@@ -53,8 +54,20 @@ impl<B: Place> Shard<B> {
         if stream.next_owed().is_some() && !self.hand_out_owed(stream) {
             return;
         }
+        let only = match stream.limits.mode {
+            Mode::Shared => None,
+            Mode::Exclusive | Mode::Failover => match self.elect(stream) {
+                Some(place) => Some(place),
+                None => return,
+            },
+            Mode::KeyShared => return self.dispatch_keyed(now, stream, bodies),
+        };
         while let Some(offset) = stream.next() {
-            if !stream.readers.any_room() {
+            let room = match only {
+                None => stream.readers.any_room(),
+                Some(place) => stream.readers.get(place).is_some_and(Reader::has_room),
+            };
+            if !room {
                 break;
             }
             let Some(entry) = stream.entry(offset).cloned() else {
@@ -69,23 +82,10 @@ impl<B: Place> Shard<B> {
                 stream.set_aside(offset);
                 continue;
             };
-            match self.choose(stream, &entry, &message) {
+            match self.choose(stream, only, &entry, &message) {
                 Choice::Reader(place) => self.hand_out(stream, place, offset, &entry, message),
                 Choice::NoRoom => break,
-                Choice::Nobody => {
-                    let denied = stream
-                        .readers
-                        .iter()
-                        .find(|reader| entry.by_topic && reader.attached && !reader.receives_all);
-                    if let Some(principal) = denied.map(|reader| reader.principal.clone()) {
-                        self.withhold(&principal, &message.address);
-                    }
-                    // A session's only reader will never get it; a queue may have others later.
-                    match stream.is_queue() {
-                        true => stream.set_aside(offset),
-                        false => self.drop_message(stream, offset),
-                    }
-                }
+                Choice::Nobody => self.nobody_may(stream, offset, &entry, &message),
             }
         }
         if !stream.is_queue() && stream.has_next() {
@@ -132,6 +132,28 @@ impl<B: Place> Shard<B> {
         }
     }
 
+    /// No reader that comes into question may receive a message.
+    pub(super) fn nobody_may(
+        &mut self,
+        stream: &mut Stream<B>,
+        offset: u64,
+        entry: &Entry<B>,
+        message: &Message,
+    ) {
+        let denied = stream
+            .readers
+            .iter()
+            .find(|reader| entry.by_topic && reader.attached && !reader.receives_all);
+        if let Some(principal) = denied.map(|reader| reader.principal.clone()) {
+            self.withhold(&principal, &message.address);
+        }
+        // A session's only reader will never get it; a queue may have others later.
+        match stream.is_queue() {
+            true => stream.set_aside(offset),
+            false => self.drop_message(stream, offset),
+        }
+    }
+
     /// Notes that somebody may not receive a message that was meant for it.
     pub(super) fn withhold(&mut self, from: &Principal, address: &Address) {
         let withheld = self.withheld.get_or_insert_with(|| Withheld {
@@ -142,28 +164,43 @@ impl<B: Place> Shard<B> {
         withheld.count += 1;
     }
 
-    fn drop_message(&mut self, stream: &mut Stream<B>, offset: u64) {
+    pub(super) fn drop_message(&mut self, stream: &mut Stream<B>, offset: u64) {
         stream.tally.dropped += 1;
         self.dismiss(stream, offset);
     }
 
-    fn choose(&mut self, stream: &mut Stream<B>, entry: &Entry<B>, message: &Message) -> Choice {
-        let mut readers = std::mem::take(&mut stream.readers);
-        let choice = readers.choose(|reader| {
-            if reader.is_own(message)
-                || (entry.no_local && message.publisher == reader.key.connection)
-            {
-                return false;
-            }
-            !entry.by_topic
-                || reader.receives_all
-                || self.may_receive(&reader.principal, &reader.vhost, &message.address)
-        });
-        stream.readers = readers;
-        choice
+    /// Among all readers, or whether this one can be handed it.
+    fn choose(
+        &mut self,
+        stream: &mut Stream<B>,
+        only: Option<usize>,
+        entry: &Entry<B>,
+        message: &Message,
+    ) -> Choice {
+        let may = |reader: &Reader| self.may_take(reader, entry, message);
+        match only {
+            None => stream.readers.choose(may),
+            Some(place) => stream.readers.choose_only(place, may),
+        }
     }
 
-    fn hand_out(
+    /// Whether a reader may be handed a message at all.
+    pub(super) fn may_take(
+        &mut self,
+        reader: &Reader,
+        entry: &Entry<B>,
+        message: &Message,
+    ) -> bool {
+        if reader.is_own(message) || (entry.no_local && message.publisher == reader.key.connection)
+        {
+            return false;
+        }
+        !entry.by_topic
+            || reader.receives_all
+            || self.may_receive(&reader.principal, &reader.vhost, &message.address)
+    }
+
+    pub(super) fn hand_out(
         &mut self,
         stream: &mut Stream<B>,
         place: usize,
@@ -295,6 +332,6 @@ impl<B: Place> Shard<B> {
     }
 }
 
-fn ended<B>(entry: &Entry<B>, now: UnixMs) -> bool {
+pub(super) fn ended<B>(entry: &Entry<B>, now: UnixMs) -> bool {
     entry.expires.0 != 0 && entry.expires <= now
 }

@@ -4,10 +4,12 @@
 //! Never: what a committed change does (`apply.rs`).
 
 use super::{Bodies, Owner, Place, Shard, Store};
+use crate::authority::Principal;
 use crate::dispatch::Reader;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::Delivery;
 use crate::id::{ConnectionId, Now, Offset, Sequence, StreamId, WorkerId};
+use crate::limits::Mode;
 use crate::port::{
     Attach, ConsumerKey, OpenSession, Question, ShardEvent, ShardReply, StreamStat, Ticket,
 };
@@ -117,7 +119,8 @@ impl<B: Place> Shard<B> {
                 presettled,
             } => {
                 self.drop_expired(now.unix, stream);
-                self.get(stream, consumer, principal, vhost, presettled, bodies)
+                let who = (consumer, principal, vhost);
+                self.get(now, stream, who, presettled, bodies)
             }
             Question::OpenSession(open) => return self.open_session(now, from, ticket, open),
             Question::SessionExpiry {
@@ -197,10 +200,11 @@ impl<B: Place> Shard<B> {
         let receives_all = self.receives_all(&attach.principal, &attach.vhost);
         let stream = self.stream_mut(attach.stream).ok_or_else(no_stream)?;
         let others = stream.readers.attached() > 0;
-        if stream.readers.exclusive() || (attach.exclusive && others) {
+        let alone = attach.exclusive || stream.limits.mode == Mode::Exclusive;
+        if stream.readers.exclusive() || (alone && others) {
             return Err(Refusal::new(
                 ErrorKind::SecondConsumer,
-                "the queue has a consumer and one of the two is exclusive",
+                "the queue has a consumer, and one of the two or the queue is exclusive",
             ));
         }
         stream.readers.add(Reader {
@@ -230,10 +234,9 @@ impl<B: Place> Shard<B> {
 
     fn get(
         &mut self,
+        now: Now,
         id: StreamId,
-        key: ConsumerKey,
-        principal: Arc<crate::authority::Principal>,
-        vhost: Arc<str>,
+        (key, principal, vhost): (ConsumerKey, Arc<Principal>, Arc<str>),
         presettled: bool,
         bodies: &mut dyn Bodies<B>,
     ) -> Result<ShardReply, Refusal> {
@@ -241,7 +244,7 @@ impl<B: Place> Shard<B> {
         let place = *self.by_id.get(&id).ok_or_else(no_stream)?;
         let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
         let mut got = None;
-        while let Some(offset) = stream.next() {
+        while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
             let Some(entry) = stream.entry(offset).cloned() else {
                 break;
             };
@@ -421,6 +424,11 @@ fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
         ready: stream.ready(),
         unsettled: stream.held(),
         consumers: stream.readers.attached() as u32,
+        mode: stream.limits.mode,
+        active: match stream.limits.mode {
+            Mode::Exclusive | Mode::Failover => stream.readers.lead().map(|reader| reader.key),
+            Mode::Shared | Mode::KeyShared => None,
+        },
         bytes: stream.bytes(),
         published: stream.tally.published,
         delivered: stream.tally.delivered,

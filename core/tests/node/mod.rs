@@ -24,6 +24,7 @@ use anabranch_core::worker::{
     HostAnswer, Mail, Outgoing, Verified, Worker, WorkerLimits, WorkerSetup,
 };
 use bytes::{Bytes, BytesMut};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,10 +35,13 @@ pub struct Journal {
     pub frames: Vec<(u64, Bytes)>,
     /// The leader's clock of each frame.
     pub stamps: Vec<UnixMs>,
+    /// How many messages were read.
+    pub fetched: Cell<u64>,
 }
 
 impl Bodies<Position> for &Journal {
     fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+        self.fetched.set(self.fetched.get() + 1);
         let rest = &self.bytes[place.0 as usize..];
         let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok()?;
         read_message(Bytes::copy_from_slice(&rest[..length])).ok()
@@ -89,6 +93,7 @@ pub fn shard(
         limits: ShardLimits::default(),
         fabric: fabric.clone(),
         authority: authority.clone(),
+        codecs: Codecs::default(),
     })
 }
 

@@ -166,6 +166,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
             limits: settings.store.shard_limits(),
             fabric: fabric.clone(),
             authority: keeper.engine().clone(),
+            codecs: codecs.clone(),
         };
         shards.push(Arc::new(
             open_shard(settings, &data, setup, ports.clone()).await?,

@@ -13,6 +13,7 @@ use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{
     Attach, ConsumerKey, Question, ShardEvent, ShardPort, ShardReply, ShardRequest, WorkerPort,
 };
+use anabranch_core::properties::Codecs;
 use anabranch_core::shard::{ShardLimits, ShardSetup};
 use anabranch_store::clock::RuntimeClock;
 use anabranch_store::disk::sim::SimDisk;
@@ -67,6 +68,7 @@ pub fn setup(disk: &SimDisk, incarnation: u64, mailbox: Mailbox) -> DataShardSet
             limits: ShardLimits::default(),
             fabric: Arc::default(),
             authority: Arc::new(AllowAll),
+            codecs: Codecs::default(),
         },
         workers: vec![(WORKER, Arc::new(mailbox))],
         low_water_bytes: 0,

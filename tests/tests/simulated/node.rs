@@ -233,6 +233,7 @@ impl<P: Peer> Node<P> {
                 limits: ShardLimits::default(),
                 fabric: self.fabric.clone(),
                 authority: self.authority.clone(),
+                codecs: self.codecs.clone(),
             });
             let journal = journals.remove(&id).unwrap_or_default();
             for (base, frame) in &journal.frames {

@@ -1,0 +1,55 @@
+//! What the modes ask of a stream beyond who is chosen: a change of mode, and messages that wait for their key.
+//!
+//! Owns: these. Never: the states of an offset (`stream.rs`), the books about keys (`keyed.rs`).
+
+use super::{KeyHash, Keyed, SlotState, Stream};
+use crate::limits::Mode;
+use crate::port::ConsumerKey;
+
+impl<B: Clone> Stream<B> {
+    /// Another mode, for what is handed out next. Returns those readers that must go, since one may be
+    /// attached only ([`Mode::Exclusive`]).
+    pub fn set_mode(&mut self, mode: Mode) -> Vec<ConsumerKey> {
+        if self.limits.mode == mode {
+            return Vec::new();
+        }
+        self.limits.mode = mode;
+        if let Some(keyed) = self.keyed.take() {
+            self.returned.extend(keyed.into_waiting());
+        }
+        // Somebody else may be served now who may receive what was set aside.
+        self.recall_aside();
+        match mode {
+            Mode::Shared | Mode::Failover => Vec::new(),
+            Mode::Exclusive => self.readers.surplus(),
+            Mode::KeyShared => {
+                let slots = (self.base..).zip(&self.slots);
+                let held = slots.filter_map(|(offset, slot)| match slot.state {
+                    SlotState::Held(by) => Some((offset, by)),
+                    SlotState::Ready | SlotState::Leaving | SlotState::Gone => None,
+                });
+                self.keyed = Some(Box::new(Keyed::new(held)));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Messages that wait for their key or for room at its reader.
+    pub(super) fn parked(&self) -> usize {
+        self.keyed.as_deref().map_or(0, Keyed::waiting)
+    }
+
+    /// The lowest offset of a key-shared stream whose key nobody has looked at, while more may be.
+    pub fn next_unseen(&self) -> Option<u64> {
+        let full = self.keyed.as_deref().is_some_and(Keyed::is_full);
+        self.next_returned().filter(|_| !full)
+    }
+
+    /// Lets a message of a key-shared stream wait for its key or for room at its reader.
+    pub fn park(&mut self, offset: u64, key: KeyHash) {
+        self.reach(offset);
+        if let Some(keyed) = self.keyed.as_deref_mut() {
+            keyed.wait(offset, key);
+        }
+    }
+}
