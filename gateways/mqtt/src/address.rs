@@ -36,15 +36,21 @@ pub fn to_filter(filter: &str) -> Result<TopicFilter, AddressError> {
     TopicFilter::new(Bytes::copy_from_slice(filter.as_bytes()))
 }
 
+/// Characters that a spelling escapes, with their codes.
+type Escapes = [(char, &'static str)];
+
 /// What one level of topic text cannot hold, with its escape.
-const ESCAPES: [(char, &str); 4] = [('/', "2F"), ('+', "2B"), ('#', "23"), ('\0', "00")];
+const ESCAPES: &Escapes = &[('/', "2F"), ('+', "2B"), ('#', "23"), ('\0', "00")];
+
+/// What one word of a dotted name cannot hold, likewise.
+const WORD_ESCAPES: &Escapes = &[('.', "2E"), ('*', "2A"), ('#', "23")];
 
 /// How many bytes of `text` (behind a `%`) are `25`s, and which character the escape behind them
 /// stands for, if there is one.
-fn escape_at(text: &str) -> Option<(usize, char)> {
+fn escape_at(text: &str, escapes: &Escapes) -> Option<(usize, char)> {
     let code = text.trim_start_matches("25");
     let doubled = text.len() - code.len();
-    let (character, _) = ESCAPES
+    let (character, _) = escapes
         .iter()
         .find(|(_, escape)| code.starts_with(escape))?;
     Some((doubled, *character))
@@ -61,7 +67,11 @@ pub fn escape_level(text: &str) -> String {
             continue;
         }
         level.push(character);
-        if character == '%' && text.get(index + 1..).and_then(escape_at).is_some() {
+        if character == '%'
+            && text
+                .get(index + 1..)
+                .is_some_and(|behind| escape_at(behind, ESCAPES).is_some())
+        {
             level.push_str("25");
         }
     }
@@ -70,12 +80,16 @@ pub fn escape_level(text: &str) -> String {
 
 /// The text that [`escape_level`] made a level of.
 pub fn unescape_level(level: &str) -> String {
+    unescape(level, ESCAPES)
+}
+
+fn unescape(level: &str, escapes: &Escapes) -> String {
     let mut text = String::with_capacity(level.len());
     let mut left = level;
     while let Some((before, behind)) = left.split_once('%') {
         text.push_str(before);
         left = behind;
-        match escape_at(behind) {
+        match escape_at(behind, escapes) {
             Some((0, character)) => {
                 text.push(character);
                 left = behind.get(2..).unwrap_or("");
@@ -89,6 +103,18 @@ pub fn unescape_level(level: &str) -> String {
     }
     text.push_str(left);
     text
+}
+
+/// The address of a dotted name: each word is a level.
+///
+/// # Errors
+/// When it has more levels than the core takes.
+pub fn address_of_dotted(name: &str) -> Result<Address, AddressError> {
+    let levels: Vec<String> = name
+        .split('.')
+        .map(|word| escape_level(&unescape(word, WORD_ESCAPES)))
+        .collect();
+    Address::new(Bytes::from(levels.join("/")))
 }
 
 #[cfg(test)]
@@ -108,6 +134,23 @@ mod tests {
         assert_eq!(escape_level("/"), "%2F");
         assert_eq!(escape_level("%2F"), "%252F");
         assert_eq!(escape_level("50%25"), "50%25");
+    }
+
+    #[test]
+    fn a_dotted_name_has_a_level_for_each_word() {
+        for (name, address) in [
+            ("jobs", "jobs"),
+            ("", ""),
+            ("a.b", "a/b"),
+            ("a/b.c", "a%2Fb/c"),
+            ("a%2Eb", "a.b"),
+            ("a%252Eb*#", "a%2Eb*%23"),
+            ("%2F", "%252F"),
+        ] {
+            let made = address_of_dotted(name).expect("few levels");
+            assert_eq!(made.as_str(), address, "{name}");
+        }
+        assert!(address_of_dotted(&".".repeat(topic::LEVELS_MAX)).is_err());
     }
 
     #[test]

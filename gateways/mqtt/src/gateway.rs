@@ -14,7 +14,7 @@ use crate::map::{MqttProperties, ORIGIN};
 /// Short name: configuration section, `protocol` in rules, metrics label.
 pub const NAME: &str = "mqtt";
 
-/// The gateway for MQTT 3.1.1 and 5.0, one for a whole node.
+/// The gateway for MQTT 3.1, 3.1.1 and 5.0, one for a whole node.
 pub struct MqttGateway {
     shared: Arc<Shared>,
 }

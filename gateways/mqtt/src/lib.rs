@@ -1,4 +1,4 @@
-//! MQTT 3.1.1 and 5.0 as a pure state machine.
+//! MQTT 3.1, 3.1.1 and 5.0 as a pure state machine.
 //!
 //! [`MqttGateway`] makes a connection for every socket; the connection turns bytes into packets
 //! ([`codec`]), packets into the core's commands, and answers and deliveries back into bytes.
@@ -8,6 +8,7 @@
 //! Read next: `README.md` (what is built), `connection/mod.rs`, one script of `tests/scripts/`.
 
 pub mod address;
+mod alias;
 pub mod codec;
 mod config;
 mod connection;

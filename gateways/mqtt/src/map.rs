@@ -15,6 +15,7 @@
 //! | header, another scalar | user property as text, its type in `amqp-header-types` |
 //! | header, anything else | user property `<name>;json` (`json_value.rs`), listed there too |
 //! | message id, time stamp, kind, application, user, priority, encoding | user property `amqp-<name>` |
+//! | death records | of the newest `x-death-reason`, `x-death-stream`, `x-death-count` |
 //!
 //! `amqp-header-types` is a JSON list of `[name, type, before]`, where `before` counts the user
 //! properties of the same name in front of the one meant; only what it lists is read back as
@@ -23,11 +24,12 @@
 use std::collections::BTreeMap;
 
 use anabranch_core::address::Address;
+use anabranch_core::death::{DeathReason, Deaths};
 use anabranch_core::message::{Message, OriginTag};
 use anabranch_core::properties::{Properties, PropertyCodec, ReplyTo, Value};
 use bytes::{Bytes, BytesMut};
 
-use crate::address::{escape_level, unescape_level};
+use crate::address::{address_of_dotted, escape_level, unescape_level};
 use crate::codec::topic;
 use crate::codec::{PropertyId, PropertyIter, Value as Wire};
 use crate::codec::{put_binary, put_int, put_pair, put_text};
@@ -97,21 +99,53 @@ fn owned_or_empty(bytes: &[u8], owned: impl Fn(&[u8]) -> Bytes) -> Bytes {
     }
 }
 
+/// Vhost and name of the stream that a topic stands for.
+fn stream_of(topic: &str) -> Option<(String, String)> {
+    let mut levels = topic.split('/');
+    let parts = (
+        levels.next()?,
+        levels.next()?,
+        levels.next()?,
+        levels.next()?,
+        levels.next(),
+    );
+    match parts {
+        (STREAM_TOPIC_ROOT, vhost, "q", stream, None) => {
+            Some((unescape_level(vhost), unescape_level(stream)))
+        }
+        _ => None,
+    }
+}
+
+/// The address at which the default exchange of `vhost` has the stream that a topic stands for;
+/// `None` if it stands for none of that vhost.
+pub fn stream_address(topic: &[u8], vhost: &str) -> Option<Address> {
+    let (named, stream) = stream_of(str::from_utf8(topic).ok()?)?;
+    (named == vhost).then(|| address_of_dotted(&stream).ok())?
+}
+
 /// Where a response topic points.
 fn reply_to(response_topic: &str) -> ReplyTo {
-    let mut levels = response_topic.split('/');
-    match (
-        levels.next(),
-        levels.next(),
-        levels.next(),
-        levels.next(),
-        levels.next(),
-    ) {
-        (Some(STREAM_TOPIC_ROOT), Some(_), Some("q"), Some(stream), None) => {
-            ReplyTo::Stream(Bytes::from(unescape_level(stream)))
-        }
-        _ => ReplyTo::Topic(Bytes::copy_from_slice(response_topic.as_bytes())),
+    match stream_of(response_topic) {
+        Some((_, stream)) => ReplyTo::Stream(Bytes::from(stream)),
+        None => ReplyTo::Topic(Bytes::copy_from_slice(response_topic.as_bytes())),
     }
+}
+
+/// Appends what last dropped a message on its way to a block.
+pub fn write_death(deaths: &Deaths, block: &mut BytesMut) {
+    let Some(newest) = deaths.list.first() else {
+        return;
+    };
+    let reason = match newest.reason {
+        DeathReason::Rejected => "rejected",
+        DeathReason::Expired => "expired",
+        DeathReason::Overflow => "maxlen",
+        DeathReason::DeliveryLimit => "delivery_limit",
+    };
+    put_pair(block, "x-death-reason", reason);
+    put_pair(block, "x-death-stream", &newest.stream);
+    put_pair(block, "x-death-count", &newest.count.to_string());
 }
 
 /// Types of user properties, by their name and how many of that name stand before.
@@ -515,6 +549,41 @@ mod tests {
         assert_eq!(reply_to("a/b"), ReplyTo::Topic(text("a/b")));
         assert_eq!(reply_to("$amqp/%2F/q/jobs"), ReplyTo::Stream(text("jobs")));
         assert_eq!(reply_to("$amqp/%2F/q"), ReplyTo::Topic(text("$amqp/%2F/q")));
+    }
+
+    #[test]
+    fn a_topic_of_a_stream_is_an_address_in_its_own_vhost() {
+        let address = |topic: &str, vhost| {
+            stream_address(topic.as_bytes(), vhost).map(|address| address.as_str().to_owned())
+        };
+        assert_eq!(address("$amqp/%2F/q/jobs", "/").as_deref(), Some("jobs"));
+        assert_eq!(
+            address("$amqp/a/q/x.y%2Fz", "a").as_deref(),
+            Some("x/y%2Fz")
+        );
+        for other in [
+            "$amqp/b/q/jobs",
+            "$amqp/%2F/q",
+            "$amqp/%2F/q/a/b",
+            "$amqp/%2F/e/a",
+        ] {
+            assert_eq!(address(other, "/"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_key_stays_a_header_of_its_name() {
+        let mut block = BytesMut::new();
+        put_pair(&mut block, "x-key", "meter-7");
+        let message = Message {
+            properties: block.freeze(),
+            ..Message::default()
+        };
+        let neutral = MqttProperties.to_neutral(&message);
+        assert_eq!(
+            neutral.headers,
+            [(text("x-key"), Value::Text(text("meter-7")))]
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which reason code answers which refusal of the core, and which stop.
 //!
-//! One table for both versions (3.1.1 narrows the codes when it writes them). Every kind has a
+//! One table for all versions (the older ones narrow the codes when they write them). Every kind has a
 //! row: a new kind does not compile until it has one. What the codec refuses carries its own code,
 //! [`crate::codec::DecodeError::reason`].
 

@@ -68,9 +68,9 @@ fn pair() -> impl Strategy<Value = Entry> {
     (text(), text()).prop_map(|(name, value)| Entry::Pair(name, value))
 }
 
-/// Properties of a packet, and none in 3.1.1.
+/// Properties of a packet, and none before 5.0.
 fn properties(version: Version, ids: &'static [PropertyId]) -> BoxedStrategy<Properties> {
-    if version == Version::V311 {
+    if !version.is_v5() {
         return Just(Properties::EMPTY).boxed();
     }
     let one = proptest::sample::select(ids.to_vec()).prop_flat_map(|id| {
@@ -139,9 +139,9 @@ fn qos() -> impl Strategy<Value = QoS> {
     proptest::sample::select(vec![QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce])
 }
 
-/// Reason codes that a packet may carry; in 3.1.1 only success.
+/// Reason codes that a packet may carry; before 5.0 only success.
 fn reason(version: Version, packet: PacketType) -> BoxedStrategy<ReasonCode> {
-    if version == Version::V311 {
+    if !version.is_v5() {
         return Just(ReasonCode::SUCCESS).boxed();
     }
     let codes: Vec<ReasonCode> = (0..=255)
@@ -177,7 +177,7 @@ fn connect(version: Version) -> impl Strategy<Value = Packet> {
     )
         .prop_map(
             move |(clean_start, keep_alive_s, client_id, will, username, password, properties)| {
-                // 3.1.1 knows no password without a user name.
+                // The older versions know no password without a user name.
                 let password = password.filter(|_| version == Version::V5 || username.is_some());
                 Packet::Connect(Box::new(Connect {
                     version,
@@ -196,7 +196,7 @@ fn connect(version: Version) -> impl Strategy<Value = Packet> {
 fn connack(version: Version) -> impl Strategy<Value = Packet> {
     let reason = match version {
         Version::V5 => reason(version, PacketType::ConnAck),
-        Version::V311 => (0u8..=5)
+        Version::V31 | Version::V311 => (0u8..=5)
             .prop_map(|code| ReasonCode::from_connect_return_code(code).expect("defined"))
             .boxed(),
     };
@@ -274,7 +274,7 @@ fn subscribe(version: Version) -> impl Strategy<Value = Packet> {
                 retain_as_published,
                 retain_handling,
             },
-            Version::V311 => SubscribeFilter {
+            Version::V31 | Version::V311 => SubscribeFilter {
                 filter,
                 qos,
                 no_local: false,
@@ -300,7 +300,7 @@ fn subscribe(version: Version) -> impl Strategy<Value = Packet> {
 fn suback(version: Version) -> impl Strategy<Value = Packet> {
     let reason = match version {
         Version::V5 => reason(version, PacketType::SubAck),
-        Version::V311 => proptest::sample::select(vec![0, 1, 2, 0x80])
+        Version::V31 | Version::V311 => proptest::sample::select(vec![0, 1, 2, 0x80])
             .prop_map(ReasonCode)
             .boxed(),
     };
@@ -370,7 +370,7 @@ fn packet(version: Version) -> BoxedStrategy<Packet> {
         1 => disconnect,
     ];
     match version {
-        Version::V311 => both.boxed(),
+        Version::V31 | Version::V311 => both.boxed(),
         Version::V5 => {
             let auth = (
                 reason(version, PacketType::Auth),
@@ -387,7 +387,8 @@ fn packet(version: Version) -> BoxedStrategy<Packet> {
 
 /// A connection's packets: CONNECT, then anything.
 fn conversation() -> impl Strategy<Value = (Version, Vec<Packet>)> {
-    proptest::sample::select(vec![Version::V311, Version::V5]).prop_flat_map(|version| {
+    let versions = vec![Version::V31, Version::V311, Version::V5];
+    proptest::sample::select(versions).prop_flat_map(|version| {
         (connect(version), vec(packet(version), 0..8)).prop_map(move |(connect, mut packets)| {
             packets.insert(0, connect);
             (version, packets)

@@ -52,6 +52,10 @@ fn answers(commands: &[Command]) -> Vec<Answer> {
                 let granted = vec![Ok(Quality::AtLeastOnce); filters.len()];
                 Some(done(*token, Reply::Subscribed(granted)))
             }
+            Command::Receive { token, .. } => Some(done(*token, Reply::Done)),
+            Command::Forget { token, .. } if *token != Token::NONE => {
+                Some(done(*token, Reply::Done))
+            }
             Command::Unsubscribe { token, filters } => Some(done(
                 *token,
                 Reply::Unsubscribed(vec![false; filters.len()]),

@@ -78,10 +78,10 @@ impl Script {
             } else if let Some(rest) = line.strip_prefix("config ") {
                 script.configure(rest);
             } else if let Some(level) = line.strip_prefix("version ") {
-                script.version = Some(if level == "5" {
-                    Version::V5
-                } else {
-                    Version::V311
+                script.version = Some(match level {
+                    "3" => Version::V31,
+                    "5" => Version::V5,
+                    _ => Version::V311,
                 });
             } else if is_output {
                 script
@@ -111,9 +111,12 @@ impl Script {
         let mut json = serde_json::to_value(&self.config).expect("a table");
         for pair in pairs.split_whitespace() {
             let (key, value) = pair.split_once('=').expect("key=value");
-            json[key] = value
-                .parse::<u64>()
-                .map_or_else(|_| value.into(), Into::into);
+            json[key] = match value {
+                "true" | "false" => (value == "true").into(),
+                _ => value
+                    .parse::<u64>()
+                    .map_or_else(|_| value.into(), Into::into),
+            };
         }
         self.config = serde_json::from_value(json).expect("a legal configuration");
     }
@@ -346,7 +349,9 @@ fn question(command: &Command) -> Option<Token> {
         | Command::Enter { token, .. }
         | Command::OpenSession { token, .. }
         | Command::Subscribe { token, .. }
-        | Command::Unsubscribe { token, .. } => Some(*token),
+        | Command::Unsubscribe { token, .. }
+        | Command::Receive { token, .. } => Some(*token),
+        Command::Forget { token, .. } if *token != Token::NONE => Some(*token),
         _ => None,
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn properties(
     place: Place,
     version: Version,
 ) -> Result<Properties, DecodeError> {
-    if version == Version::V311 {
+    if !version.is_v5() {
         return Ok(Properties::EMPTY);
     }
     let count = reader.var_int()? as usize;
@@ -93,7 +93,7 @@ fn optional_reason(
     reader: &mut Reader<'_>,
     version: Version,
 ) -> Result<(ReasonCode, Properties), DecodeError> {
-    if version == Version::V311 || reader.is_empty() {
+    if !version.is_v5() || reader.is_empty() {
         reader.finish()?;
         return Ok((ReasonCode::SUCCESS, Properties::EMPTY));
     }
@@ -155,14 +155,14 @@ fn subscribe(body: &Bytes, version: Version) -> Result<Subscribe, DecodeError> {
     })
 }
 
-/// One filter with its options byte (section 3.8.3.1; in 3.1.1 only the QoS).
+/// One filter with its options byte (section 3.8.3.1; before 5.0 only the QoS).
 fn subscribe_filter(
     filter: String,
     options: u8,
     version: Version,
 ) -> Result<SubscribeFilter, DecodeError> {
     let reserved = match version {
-        Version::V311 => 0b1111_1100,
+        Version::V31 | Version::V311 => 0b1111_1100,
         Version::V5 => 0b1100_0000,
     };
     if options & reserved != 0 {
@@ -226,7 +226,7 @@ fn suback(body: &Bytes, version: Version) -> Result<SubAck, DecodeError> {
         check_count(reasons.len())?;
         let code = reader.u8()?;
         // 3.1.1 [MQTT-3.9.3-2]: 0, 1, 2 and 0x80 only.
-        if version == Version::V311 && !matches!(code, 0..=2 | 0x80) {
+        if !version.is_v5() && !matches!(code, 0..=2 | 0x80) {
             return Err(DecodeError::malformed(
                 "MQTT-3.9.3-2",
                 "a reserved return code",

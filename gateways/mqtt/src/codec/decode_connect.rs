@@ -24,9 +24,8 @@ fn read_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
         (b"MQTT", 5) => Ok(Version::V5),
         // [MQTT-3.1.2-2]
         (b"MQTT", level) => Err(DecodeError::UnsupportedVersion { level }),
-        // The name that version 3.1 had, whatever level stands behind it.
-        (b"MQIsdp", _) => Err(DecodeError::UnsupportedVersion { level: 3 }),
-        // [MQTT-3.1.2-1]
+        (b"MQIsdp", 3) => Ok(Version::V31),
+        // [MQTT-3.1.2-1]; the older name never had another level either.
         _ => Err(DecodeError::ProtocolName),
     }
 }
@@ -102,8 +101,8 @@ impl ConnectFlags {
                 "will retain without a will",
             ));
         }
-        // 3.1.1 [MQTT-3.1.2-22]; 5.0 allows it.
-        if version == Version::V311 && set(6) && !set(7) {
+        // 3.1.1 [MQTT-3.1.2-22], and so in 3.1; 5.0 allows it.
+        if !version.is_v5() && set(6) && !set(7) {
             return Err(DecodeError::malformed(
                 "MQTT-3.1.2-22",
                 "a password without a user name",
@@ -154,7 +153,7 @@ pub(super) fn connack(body: &Bytes, version: Version) -> Result<ConnAck, DecodeE
     let code = reader.u8()?;
     let reason = match version {
         Version::V5 => checked_reason(code, PacketType::ConnAck, "MQTT-3.2.2-8")?,
-        Version::V311 => ReasonCode::from_connect_return_code(code).ok_or(
+        Version::V31 | Version::V311 => ReasonCode::from_connect_return_code(code).ok_or(
             DecodeError::malformed("MQTT-3.2.2-8", "a reserved return code"),
         )?,
     };
@@ -213,10 +212,9 @@ mod tests {
             level(b"\0\x04MQTT\x06"),
             Err(DecodeError::UnsupportedVersion { level: 6 })
         );
-        assert_eq!(
-            level(b"\0\x06MQIsdp\x03"),
-            Err(DecodeError::UnsupportedVersion { level: 3 })
-        );
+        assert_eq!(level(b"\0\x06MQIsdp\x04"), Err(DecodeError::ProtocolName));
+        let older = level(b"\0\x06MQIsdp\x03\x02\0\0\0\x01a").expect("a CONNECT of 3.1");
+        assert_eq!(older.version, Version::V31);
         assert_eq!(level(b"\0\x04mqtt\x05"), Err(DecodeError::ProtocolName));
     }
 }

@@ -23,7 +23,7 @@ pub enum EncodeError {
     #[error("the packet is over {REMAINING_LENGTH_MAX} bytes")]
     PacketTooLong,
     /// A packet that the version does not have.
-    #[error("3.1.1 has no such packet")]
+    #[error("the version has no such packet")]
     NotInVersion,
 }
 
@@ -41,6 +41,9 @@ pub fn encode(packet: &Packet, version: Version, out: &mut BytesMut) -> Result<(
                 topic: &publish.topic,
                 packet_id: publish.packet_id,
                 message_expiry_s: None,
+                topic_alias: None,
+                subscription_id: 0,
+                more_subscription_ids: &[],
                 properties: publish.properties.block(),
             };
             head.put(version, publish.payload.len(), out)?;
@@ -144,7 +147,7 @@ pub fn encode_ack(
 ) -> Result<(), EncodeError> {
     let plain = ack.reason == ReasonCode::SUCCESS && ack.properties.is_empty();
     let [high, low] = ack.packet_id.to_be_bytes();
-    if plain || version == Version::V311 {
+    if plain || !version.is_v5() {
         let first = (packet_type as u8) << 4 | packet_type.fixed_flags().unwrap_or(0);
         out.put_slice(&[first, 2, high, low]);
         return Ok(());
@@ -165,7 +168,7 @@ fn reason_only(
     version: Version,
     out: &mut BytesMut,
 ) -> Result<(), EncodeError> {
-    if version == Version::V311 || (reason == ReasonCode::SUCCESS && properties.is_empty()) {
+    if !version.is_v5() || (reason == ReasonCode::SUCCESS && properties.is_empty()) {
         return finish(packet_type, &[], out);
     }
     let mut body = BytesMut::with_capacity(8 + properties.block().len());
@@ -179,7 +182,7 @@ fn reason_only(
 fn connect(packet: &Connect) -> Result<BytesMut, EncodeError> {
     let version = packet.version;
     let mut body = BytesMut::new();
-    put_binary(&mut body, b"MQTT")?;
+    put_binary(&mut body, version.protocol_name())?;
     body.put_u8(version.level());
     let mut flags = u8::from(packet.clean_start) << 1;
     if let Some(will) = &packet.will {
@@ -209,7 +212,7 @@ fn connack(packet: &ConnAck, version: Version) -> BytesMut {
     let mut body = BytesMut::with_capacity(6 + packet.properties.block().len());
     body.put_u8(u8::from(packet.session_present));
     body.put_u8(match version {
-        Version::V311 => packet.reason.to_connect_return_code(),
+        Version::V31 | Version::V311 => packet.reason.to_connect_return_code(),
         Version::V5 => packet.reason.0,
     });
     put_properties(&mut body, &packet.properties, version);
@@ -226,7 +229,7 @@ fn subscribe(packet: &Subscribe, version: Version) -> Result<BytesMut, EncodeErr
             | u8::from(entry.retain_as_published) << 3
             | (entry.retain_handling as u8) << 4;
         body.put_u8(match version {
-            Version::V311 => entry.qos as u8,
+            Version::V31 | Version::V311 => entry.qos as u8,
             Version::V5 => entry.qos as u8 | more,
         });
     }
@@ -239,7 +242,7 @@ fn suback(packet: &SubAck, version: Version) -> BytesMut {
     put_properties(&mut body, &packet.properties, version);
     for reason in &packet.reasons {
         body.put_u8(match version {
-            Version::V311 => reason.to_suback_return_code(),
+            Version::V31 | Version::V311 => reason.to_suback_return_code(),
             Version::V5 => reason.0,
         });
     }

@@ -125,6 +125,15 @@ impl Decoder {
         None
     }
 
+    /// The flags that say something in packets other than PUBLISH. 3.1 has DUP in each packet that
+    /// is acknowledged, and leaves undefined what it does not use.
+    const fn meant_flags(&self) -> u8 {
+        match self.version {
+            Some(Version::V31) => 0b0110,
+            Some(Version::V311 | Version::V5) | None => 0b1111,
+        }
+    }
+
     /// What the front of `bytes` says; `None` if the header is not complete. What can be refused
     /// by the header alone is refused before the rest is waited for.
     #[inline]
@@ -141,7 +150,7 @@ impl Decoder {
         if self.version.is_none() && packet_type != PacketType::Connect {
             return Err(DecodeError::NotConnect);
         }
-        if self.version == Some(Version::V311) && packet_type == PacketType::Auth {
+        if self.version.is_some_and(|version| !version.is_v5()) && packet_type == PacketType::Auth {
             // 3.1.1 section 2.2.1: type 15 is reserved.
             return Err(DecodeError::malformed(
                 "MQTT-2.1.2",
@@ -151,7 +160,7 @@ impl Decoder {
         match packet_type.fixed_flags() {
             // [MQTT-2.1.3-1]; PUBREL [MQTT-3.6.1-1], SUBSCRIBE [MQTT-3.8.1-1],
             // UNSUBSCRIBE [MQTT-3.10.1-1], DISCONNECT [MQTT-3.14.1-1], AUTH [MQTT-3.15.1-1].
-            Some(fixed) if fixed != flags => {
+            Some(fixed) if fixed != flags & self.meant_flags() => {
                 return Err(DecodeError::malformed(
                     "MQTT-2.1.3-1",
                     "reserved flags are set",

@@ -1,7 +1,7 @@
-//! The wire: MQTT 3.1.1 and 5.0 packets to and from bytes.
+//! The wire: MQTT 3.1, 3.1.1 and 5.0 packets to and from bytes.
 //!
-//! One set of packet structs serves both versions; what only 5.0 has (properties, reason codes)
-//! is empty in 3.1.1. Decoding is zero-copy: a topic, a payload and a property block are slices
+//! One set of packet structs serves all versions; what only 5.0 has (properties, reason codes)
+//! is empty in the older ones. Decoding is zero-copy: a topic, a payload and a property block are slices
 //! of the read's buffer. Everything a packet says about itself is checked here; what depends on
 //! what went before (session, receive maximum, permissions) is the connection's.
 //!
@@ -37,12 +37,17 @@ pub(crate) use property_write::{put_binary, put_int, put_pair, put_text};
 pub use publish::{PublishHead, PublishNotes};
 pub use reason_code::ReasonCode;
 
-/// Decodes arbitrary bytes as a peer would send them, both versions and both whole and split;
+/// Decodes arbitrary bytes as a peer would send them, in every version and both whole and split;
 /// for the fuzz target and the replay of its corpus. Returns how many packets came out, so that
 /// the work cannot be optimised away.
 pub fn fuzz_decode(data: &[u8]) -> usize {
     let mut packets = 0;
-    for version in [None, Some(Version::V311), Some(Version::V5)] {
+    for version in [
+        None,
+        Some(Version::V31),
+        Some(Version::V311),
+        Some(Version::V5),
+    ] {
         let whole = drain(data, data.len().max(1), version);
         let split = drain(data, 1, version);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The packets of both versions as values.
+//! The packets of all versions as values.
 //!
 //! What lives on past its read (client identifier, credentials, will, filters) is owned text;
 //! what passes through (topic, payload, property block) is a slice of the read's buffer.
@@ -12,6 +12,8 @@ use super::reason_code::ReasonCode;
 /// A version of the protocol, with its protocol level on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
+    /// MQTT 3.1, level 3, with a protocol name of its own.
+    V31,
     /// MQTT 3.1.1, level 4.
     V311,
     /// MQTT 5.0, level 5.
@@ -22,9 +24,23 @@ impl Version {
     /// The protocol level in CONNECT.
     pub const fn level(self) -> u8 {
         match self {
+            Version::V31 => 3,
             Version::V311 => 4,
             Version::V5 => 5,
         }
+    }
+
+    /// The protocol name in CONNECT.
+    pub const fn protocol_name(self) -> &'static [u8] {
+        match self {
+            Version::V31 => b"MQIsdp",
+            Version::V311 | Version::V5 => b"MQTT",
+        }
+    }
+
+    /// Whether packets have properties and reason codes.
+    pub const fn is_v5(self) -> bool {
+        matches!(self, Version::V5)
     }
 }
 

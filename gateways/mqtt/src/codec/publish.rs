@@ -9,7 +9,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::encode::{EncodeError, put_var_int, var_int_bytes};
 use super::error::DecodeError;
 use super::framing::REMAINING_LENGTH_MAX;
-use super::packet::{PacketType, Publish, QoS, Version};
+use super::packet::{PacketType, Publish, QoS, Version, Will};
 use super::property::{Place, Properties, PropertyId, skip, walk};
 use super::property_write::put_int;
 use super::read::Reader;
@@ -55,7 +55,7 @@ pub(super) fn decode(flags: u8, mut body: Bytes, version: Version) -> Result<Pub
     };
     let mut notes = PublishNotes::default();
     let properties = match version {
-        Version::V311 => Properties::EMPTY,
+        Version::V31 | Version::V311 => Properties::EMPTY,
         Version::V5 => {
             let count = reader.var_int()? as usize;
             let block = reader.take(count)?;
@@ -111,24 +111,41 @@ impl Publish {
     /// alias and subscription identifiers. A block that has none of them is not copied.
     pub fn forwarded_properties(&self) -> Bytes {
         let block = self.properties.block();
-        if !self.notes.has_own() {
-            return block.clone();
+        if self.notes.has_own() {
+            without_own(block)
+        } else {
+            block.clone()
         }
-        let mut kept = BytesMut::with_capacity(block.len());
-        let mut reader = Reader::new(block);
-        while !reader.is_empty() {
-            let before = reader.rest();
-            let Some(id) = skip(&mut reader) else { break };
-            let own = matches!(
-                id,
-                PropertyId::MESSAGE_EXPIRY | PropertyId::TOPIC_ALIAS | PropertyId::SUBSCRIPTION_ID
-            );
-            if !own && let Some(bytes) = before.get(..before.len() - reader.rest().len()) {
-                kept.put_slice(bytes);
-            }
-        }
-        kept.freeze()
     }
+}
+
+impl Will {
+    /// The properties that travel on with the message: the block without message expiry and will
+    /// delay.
+    pub fn forwarded_properties(&self) -> Bytes {
+        without_own(self.properties.block())
+    }
+}
+
+/// A copy of a checked block without what is of one connection or one moment only.
+fn without_own(block: &[u8]) -> Bytes {
+    let mut kept = BytesMut::with_capacity(block.len());
+    let mut reader = Reader::new(block);
+    while !reader.is_empty() {
+        let before = reader.rest();
+        let Some(id) = skip(&mut reader) else { break };
+        let own = matches!(
+            id,
+            PropertyId::MESSAGE_EXPIRY
+                | PropertyId::TOPIC_ALIAS
+                | PropertyId::SUBSCRIPTION_ID
+                | PropertyId::WILL_DELAY
+        );
+        if !own && let Some(bytes) = before.get(..before.len() - reader.rest().len()) {
+            kept.put_slice(bytes);
+        }
+    }
+    kept.freeze()
 }
 
 /// Everything of an outgoing PUBLISH but its payload.
@@ -140,35 +157,49 @@ pub struct PublishHead<'a> {
     pub qos: QoS,
     /// The retain flag.
     pub retain: bool,
-    /// Topic name, at most 65,535 bytes.
+    /// Topic name, at most 65,535 bytes; empty where `topic_alias` stands for it.
     pub topic: &'a [u8],
     /// Packet identifier; left out at QoS 0.
     pub packet_id: u16,
     /// Message expiry interval in seconds that is left, written in front of `properties`.
     pub message_expiry_s: Option<u32>,
-    /// Property block to forward; not looked at. Left out in 3.1.1, as is the expiry.
+    /// Topic alias, in front of `properties`.
+    pub topic_alias: Option<u16>,
+    /// Subscription identifier, behind them; 0 is none.
+    pub subscription_id: u32,
+    /// Further ones.
+    pub more_subscription_ids: &'a [u32],
+    /// Property block to forward; not looked at. Left out before 5.0, as is all that goes with it.
     pub properties: &'a [u8],
 }
 
 impl PublishHead<'_> {
-    /// Size of the property block with the expiry in it.
-    const fn block_bytes(&self) -> usize {
-        let expiry_bytes = if self.message_expiry_s.is_some() {
-            5
-        } else {
-            0
-        };
-        expiry_bytes + self.properties.len()
+    /// Size of the whole property block.
+    fn block_bytes(&self) -> usize {
+        let mut bytes = self.properties.len();
+        if self.message_expiry_s.is_some() {
+            bytes += 5;
+        }
+        if self.topic_alias.is_some() {
+            bytes += 3;
+        }
+        if self.subscription_id != 0 {
+            bytes += subscription_id_bytes(self.subscription_id);
+            for id in self.more_subscription_ids {
+                bytes += subscription_id_bytes(*id);
+            }
+        }
+        bytes
     }
 
     /// The remaining length with a payload of so many bytes.
-    const fn remaining(&self, version: Version, payload_bytes: usize) -> usize {
+    fn remaining(&self, version: Version, payload_bytes: usize) -> usize {
         let id_bytes = match self.qos {
             QoS::AtMostOnce => 0,
             QoS::AtLeastOnce | QoS::ExactlyOnce => 2,
         };
         let properties_bytes = match version {
-            Version::V311 => 0,
+            Version::V31 | Version::V311 => 0,
             Version::V5 => var_int_bytes(self.block_bytes()) + self.block_bytes(),
         };
         2 + self.topic.len() + id_bytes + properties_bytes + payload_bytes
@@ -176,7 +207,7 @@ impl PublishHead<'_> {
 
     /// Size of the whole packet, fixed header included, with a payload of so many bytes; to hold
     /// against the receiver's maximum packet size.
-    pub const fn packet_bytes(&self, version: Version, payload_bytes: usize) -> usize {
+    pub fn packet_bytes(&self, version: Version, payload_bytes: usize) -> usize {
         let remaining = self.remaining(version, payload_bytes);
         1 + var_int_bytes(remaining) + remaining
     }
@@ -211,10 +242,24 @@ impl PublishHead<'_> {
             if let Some(expiry_s) = self.message_expiry_s {
                 put_int(out, PropertyId::MESSAGE_EXPIRY, expiry_s);
             }
+            if let Some(alias) = self.topic_alias {
+                put_int(out, PropertyId::TOPIC_ALIAS, u32::from(alias));
+            }
             out.put_slice(self.properties);
+            if self.subscription_id != 0 {
+                put_int(out, PropertyId::SUBSCRIPTION_ID, self.subscription_id);
+                for id in self.more_subscription_ids {
+                    put_int(out, PropertyId::SUBSCRIPTION_ID, *id);
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// Size of one subscription identifier as a property.
+const fn subscription_id_bytes(id: u32) -> usize {
+    1 + var_int_bytes(id as usize)
 }
 
 #[cfg(test)]
@@ -288,9 +333,12 @@ mod tests {
                 topic: b"a",
                 packet_id: 1,
                 message_expiry_s: Some(5),
+                topic_alias: Some(3),
+                subscription_id: 1,
+                more_subscription_ids: &[200, 268_435_455],
                 properties: block.block(),
             };
-            for version in [Version::V311, Version::V5] {
+            for version in [Version::V31, Version::V311, Version::V5] {
                 for payload_bytes in [0, 200, 20_000] {
                     let mut out = BytesMut::new();
                     head.put(version, payload_bytes, &mut out).expect("fits");

@@ -1,48 +1,128 @@
-//! Messages to the client: a delivery in, PUBLISH out, and PUBACK back as a settlement.
+//! Messages to the client: a delivery in, PUBLISH out, and the client's word back as a settlement.
 //!
 //! A message of this protocol is forwarded with the property bytes it came with; of another one
 //! the neutral form is written out. Message expiry is what is left at this moment.
+//!
+//! The broker never hands out more than the client's receive maximum for the session, nor for one
+//! group; what all of them together have over it waits here until the client has finished another
+//! [MQTT-3.3.4-9]. So at most one receive maximum for each group that the client is in waits here.
+
+use std::collections::VecDeque;
 
 use anabranch_core::gateway::{Delivery, Outcome, Outputs};
 use anabranch_core::id::Now;
 use anabranch_core::message::Quality;
+use bytes::BytesMut;
 
-use super::{Ack, MqttConnection, SESSION};
+use super::{Ack, Fault, MqttConnection, ReasonCode};
 use crate::address::to_topic;
+use crate::alias::{Sent, Written};
 use crate::codec::{PublishHead, QoS};
-use crate::map::{ORIGIN, write_block};
+use crate::map::{ORIGIN, write_block, write_death};
+use crate::outbound::{Step, Unsettled};
+
+/// The QoS of a quality, and what the client owes for such a delivery.
+const fn promise(quality: Quality) -> (QoS, Option<Step>) {
+    match quality {
+        Quality::AtMostOnce => (QoS::AtMostOnce, None),
+        Quality::AtLeastOnce => (QoS::AtLeastOnce, Some(Step::Ack)),
+        Quality::ExactlyOnce => (QoS::ExactlyOnce, Some(Step::Rec)),
+    }
+}
 
 impl MqttConnection {
     #[inline]
-    pub(super) fn on_delivery(&mut self, now: Now, delivery: &Delivery, out: &mut Outputs) {
+    pub(super) fn on_delivery(&mut self, now: Now, delivery: Delivery, out: &mut Outputs) {
+        if delivery.received {
+            self.resume_release(&delivery, out);
+            return;
+        }
+        // QoS 0 flows when nothing else may.
+        if delivery.quality != Quality::AtMostOnce && (self.waiting.is_some() || !self.has_slot()) {
+            self.waiting.get_or_insert_default().push_back(delivery);
+            return;
+        }
+        self.deliver(now, &delivery, out);
+    }
+
+    /// Whether the client takes another message above QoS 0 [MQTT-4.9.0-1].
+    #[inline]
+    fn has_slot(&self) -> bool {
+        self.outbound.len() < usize::from(self.client.receive_max)
+    }
+
+    /// Sends what waits, as far as the client takes it.
+    #[cold]
+    fn serve_waiting(&mut self, now: Now, out: &mut Outputs) {
+        while self.has_slot() {
+            let next = self
+                .waiting
+                .as_mut()
+                .and_then(|waiting| waiting.pop_front());
+            match next {
+                Some(delivery) => self.deliver(now, &delivery, out),
+                None => {
+                    self.waiting = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, now: Now, delivery: &Delivery, out: &mut Outputs) {
         let message = &delivery.message;
-        // [MQTT-3.3.2-5]
-        if message.expired(now.unix) {
+        // [MQTT-3.3.2-5]; a QoS 2 exchange that has begun is not broken off, or the client would
+        // take the next message under its identifier for this one.
+        let begun = delivery.quality == Quality::ExactlyOnce && delivery.attempt > 1;
+        if message.expired(now.unix) && !begun {
             self.drop_delivery(delivery, out);
             return;
         }
-        let foreign = self.is_v5() && message.origin != ORIGIN;
-        if foreign {
-            self.scratch.clear();
-            let neutral = self.shared.codecs.neutral(message);
-            write_block(&neutral, &self.shared.vhost, &mut self.scratch);
+        let is_v5 = self.is_v5();
+        let rewritten = is_v5 && (message.origin != ORIGIN || message.deaths.is_some());
+        let mut block = BytesMut::new();
+        if rewritten {
+            if message.origin == ORIGIN {
+                block.extend_from_slice(&message.properties);
+            } else {
+                let neutral = self.shared.codecs.neutral(message);
+                write_block(&neutral, &self.client.vhost, &mut block);
+            }
+            if let Some(deaths) = &message.deaths {
+                write_death(deaths, &mut block);
+            }
         }
-        let qos = match delivery.quality {
-            Quality::AtMostOnce => QoS::AtMostOnce,
-            // No more was granted.
-            Quality::AtLeastOnce | Quality::ExactlyOnce => QoS::AtLeastOnce,
+        let (qos, step) = promise(delivery.quality);
+        let topic = to_topic(&message.address);
+        let written = match &self.aliases_out {
+            Some(aliases) => aliases.choose(topic),
+            None => Written::Plain,
         };
         let head = PublishHead {
             // [MQTT-3.3.1-1], [MQTT-3.3.1-2]
             dup: qos != QoS::AtMostOnce && delivery.attempt > 1,
             qos,
             retain: delivery.retain,
-            topic: to_topic(&message.address),
+            topic: match written {
+                Written::Plain | Written::Announce(_) => topic,
+                Written::Alias(_) => &[],
+            },
             packet_id: 0,
             // [MQTT-3.3.2-6], rounded up so that a living message never says 0.
             message_expiry_s: message.remaining_ms(now.unix).map(whole_seconds),
-            properties: if foreign {
-                &self.scratch
+            topic_alias: match written {
+                Written::Plain => None,
+                Written::Announce(alias) | Written::Alias(alias) => Some(alias),
+            },
+            // [MQTT-3.3.4-3], [MQTT-3.3.4-4]
+            subscription_id: delivery.identifier,
+            more_subscription_ids: match &delivery.more_identifiers {
+                Some(more) => more,
+                None => &[],
+            },
+            properties: if rewritten {
+                &block
             } else {
                 &message.properties
             },
@@ -53,9 +133,13 @@ impl MqttConnection {
             self.drop_delivery(delivery, out);
             return;
         }
-        let packet_id = match qos {
-            QoS::AtMostOnce => Some(0),
-            QoS::AtLeastOnce | QoS::ExactlyOnce => self.outbound.assign(delivery.offset),
+        let packet_id = match step {
+            None => Some(0),
+            Some(step) => self.outbound.assign(Unsettled {
+                offset: delivery.offset,
+                consumer: delivery.consumer,
+                step,
+            }),
         };
         // Without an identifier it stays unsettled and comes again with the next connection.
         let Some(packet_id) = packet_id else { return };
@@ -64,6 +148,12 @@ impl MqttConnection {
             Ok(()) => {
                 out.send.put_payload(&message.body);
                 self.counts.delivered += 1;
+                if self.client.topic_alias_max > 0 {
+                    let most = self.client.topic_alias_max;
+                    self.aliases_out
+                        .get_or_insert_with(|| Box::new(Sent::new(most)))
+                        .sent(topic, written);
+                }
             }
             // Properties of another protocol that have no form here at all.
             Err(_) => {
@@ -78,27 +168,63 @@ impl MqttConnection {
         self.counts.dropped += 1;
         // QoS 0 was settled by being handed out.
         if delivery.quality != Quality::AtMostOnce {
-            let taken = Outcome::Accepted;
+            let Delivery {
+                consumer, offset, ..
+            } = *delivery;
             self.outbound
-                .settle(delivery.offset, taken, SESSION, &mut out.commands);
+                .settle(consumer, offset, Outcome::Accepted, &mut out.commands);
+        }
+    }
+
+    /// Settles a delivery that the client has finished, and lets the next one follow.
+    #[inline]
+    pub(super) fn finish_delivery(
+        &mut self,
+        now: Now,
+        packet_id: u16,
+        outcome: Outcome,
+        out: &mut Outputs,
+    ) {
+        let Some(one) = self.outbound.take(packet_id) else {
+            return;
+        };
+        self.outbound
+            .settle(one.consumer, one.offset, outcome, &mut out.commands);
+        if self.waiting.is_some() {
+            self.serve_waiting(now, out);
         }
     }
 
     /// An identifier that is not in use is none of this connection's, and not worth its end.
     #[inline]
-    pub(super) fn on_puback(&mut self, ack: &Ack, out: &mut Outputs) {
-        if let Some(offset) = self.outbound.take(ack.packet_id) {
-            // A refusal settles too: the message is not sent again [MQTT-4.3.2-4].
-            let outcome = if ack.reason.is_failure() {
-                Outcome::Rejected
-            } else {
-                Outcome::Accepted
-            };
-            self.outbound
-                .settle(offset, outcome, SESSION, &mut out.commands);
+    pub(super) fn on_puback(
+        &mut self,
+        now: Now,
+        ack: &Ack,
+        out: &mut Outputs,
+    ) -> Result<(), Fault> {
+        match self.outbound.step(ack.packet_id) {
+            None => Ok(()),
+            Some(Step::Ack) => {
+                // A refusal settles too: the message is not sent again [MQTT-4.3.2-4].
+                let outcome = if ack.reason.is_failure() {
+                    Outcome::Rejected
+                } else {
+                    Outcome::Accepted
+                };
+                self.finish_delivery(now, ack.packet_id, outcome, out);
+                Ok(())
+            }
+            Some(Step::Rec | Step::Noted | Step::Comp) => Err(Fault::peer(
+                ReasonCode::PROTOCOL_ERROR,
+                "PUBACK for a QoS 2 message",
+            )),
         }
     }
 }
+
+/// Deliveries over the client's receive maximum, in the order in which they came.
+pub(super) type Waiting = Option<Box<VecDeque<Delivery>>>;
 
 /// Milliseconds as seconds, rounded up.
 fn whole_seconds(ms: u64) -> u32 {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use anabranch_core::gateway::{Close, ClosedBy, Connection, Outputs, StopReason};
 use anabranch_core::id::Now;
 
-use super::{MqttConnection, Phase, SESSION};
+use super::{MqttConnection, Phase};
 use crate::codec::{
     Ack, ConnAck, DecodeError, Disconnect, Packet, PacketType, Properties, PropertiesBuilder,
     PropertyId, ReasonCode, SubAck, UnsubAck, encode, encode_ack,
@@ -119,7 +119,8 @@ impl MqttConnection {
     }
 
     pub(super) fn end(&mut self, by: ClosedBy, why: Cow<'static, str>, out: &mut Outputs) {
-        self.outbound.flush(SESSION, &mut out.commands);
+        self.outbound.flush(&mut out.commands);
+        self.drop_unarmed_will();
         self.phase = Phase::Over;
         out.close = Some(Close { by, why });
     }

@@ -2,17 +2,20 @@
 //!
 //! A CONNECT opens it ([`opening`]): login, vhost and session are asked one after the other, and
 //! CONNACK leaves with the last answer. Then packets and answers take turns: publishes of the
-//! client ([`publishing`]), deliveries to it ([`delivering`]), its subscriptions
-//! ([`subscribing`]). Whatever goes wrong is a [`Fault`], and [`ending`] says it in the words of
-//! the client's version.
+//! client ([`publishing`]), deliveries to it ([`delivering`]), what QoS 2 has behind either
+//! ([`releasing`]), its subscriptions ([`subscribing`]). Whatever goes wrong is a [`Fault`], and
+//! [`ending`] says it in the words of the client's version; its will is said then, too
+//! ([`leaving`]).
 //!
 //! It never acknowledges what the broker has not finished, and never answers bytes that came
 //! before a CONNECT [MQTT-3.1.0-1].
 
 mod delivering;
 mod ending;
+mod leaving;
 mod opening;
 mod publishing;
+mod releasing;
 mod subscribing;
 
 use std::borrow::Cow;
@@ -21,31 +24,35 @@ use std::sync::Arc;
 
 use anabranch_core::error::Refusal;
 use anabranch_core::gateway::{
-    Answer, ClosedBy, Command, Connection, ConnectionView, Input, Outputs, Reply, Seat,
+    Answer, ClosedBy, Command, Connection, ConnectionView, Input, Outputs, Reply, Seat, Will,
 };
-use anabranch_core::id::{ConsumerTag, MonotonicMs, Now, Token};
+use anabranch_core::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Token};
 use anabranch_core::properties::Codecs;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use crate::alias::{Announced, Sent};
 use crate::codec::{
-    Ack, ConnAck, Connect, DecodeError, Decoder, Disconnect, Packet, PacketType, Properties,
-    PropertiesBuilder, PropertyId, ReasonCode, Version,
+    Ack, ConnAck, Connect, DecodeError, Decoder, Disconnect, Packet, Properties, PropertiesBuilder,
+    PropertyId, ReasonCode, Version,
 };
 use crate::config::MqttConfig;
 use crate::inbound::Inbound;
-use crate::outbound::Outbound;
+use crate::outbound::{Outbound, SESSION_IDS};
 use crate::reason;
 
+use delivering::Waiting;
 use ending::Fault;
+use releasing::Asked;
 use subscribing::Wanted;
 
-/// What the session's deliveries are called; a connection has one session.
-const SESSION: ConsumerTag = ConsumerTag(0);
+/// What the session's own deliveries are called; those of groups have the tags above.
+pub(crate) const SESSION: ConsumerTag = ConsumerTag(0);
 
 /// SUBSCRIBEs and UNSUBSCRIBEs that may wait for their answers.
 const ASKS_MAX: usize = 256;
 
-/// Tokens of questions never meet those of QoS 1 publishes, which count from 1.
+/// Tokens of questions never meet those of publishes, which count from 1, nor those of
+/// [`releasing`].
 const ASK_BASE: u64 = 1 << 62;
 
 /// What all connections of the gateway share.
@@ -54,7 +61,7 @@ pub(crate) struct Shared {
     pub(crate) codecs: Codecs,
     /// `config.exchange`, ready for every message.
     pub(crate) exchange: Bytes,
-    /// `config.vhost`, likewise.
+    /// `config.vhost`, for clients that do not say another.
     pub(crate) vhost: Arc<str>,
 }
 
@@ -77,16 +84,26 @@ struct Client {
     /// Whether the identifier is of our making.
     assigned: bool,
     user: Arc<str>,
+    vhost: Arc<str>,
     /// Longest silence allowed, one and a half times the keep-alive; 0 is none.
     silence_ms_max: u64,
     /// Largest packet it takes.
     packet_bytes_max: usize,
-    /// How many unacknowledged QoS 1 deliveries it takes.
+    /// How many unfinished QoS 1 and 2 deliveries it takes.
     receive_max: u16,
+    /// How many topic aliases are used towards it.
+    topic_alias_max: u16,
     /// Whether it wants reason strings in acknowledgements [MQTT-3.1.2-29].
     wants_reasons: bool,
+    /// Whether it wants to be told where answers to it may go.
+    wants_response_information: bool,
+    /// How long its session outlives this connection.
     session_expiry_s: u32,
+    /// Whether it asked for longer.
+    expiry_bounded: bool,
     clean_start: bool,
+    /// Whether the broker has its will.
+    left_will: bool,
     /// The keep-alive that the client is told to keep, if not its own.
     server_keep_alive_s: Option<u16>,
 }
@@ -100,10 +117,12 @@ enum Ask {
     Unsubscribe(Wanted),
 }
 
-/// See the module.
+/// See the module. Millions of them are idle, so what few need is behind a pointer.
 pub(crate) struct MqttConnection {
     shared: Arc<Shared>,
-    seat: Seat,
+    id: ConnectionId,
+    /// For an identifier of our making.
+    seed: u64,
     decoder: Decoder,
     phase: Phase,
     client: Client,
@@ -112,9 +131,15 @@ pub(crate) struct MqttConnection {
     asks: VecDeque<(Token, Ask)>,
     last_ask: u64,
     inbound: Inbound,
+    /// PUBRELs that wait for the broker, of identifiers held here and of others.
+    releasing: u16,
+    releasing_unknown: u16,
     outbound: Outbound,
-    /// Properties of a message of another origin are written here first.
-    scratch: BytesMut,
+    waiting: Waiting,
+    aliases_in: Option<Box<Announced>>,
+    aliases_out: Option<Box<Sent>>,
+    /// Until the session is open, and longer where it ends with this connection.
+    will: Option<Box<Will>>,
     counts: Counts,
 }
 
@@ -131,34 +156,50 @@ impl MqttConnection {
         let nobody: Arc<str> = Arc::from("");
         MqttConnection {
             decoder: Decoder::new(shared.config.packet_bytes_max as usize),
-            shared,
-            seat,
+            id: seat.id,
+            seed: seat.seed,
             phase: Phase::Fresh,
             client: Client {
                 version: Version::V311,
                 id: nobody.clone(),
                 assigned: false,
                 user: nobody,
+                vhost: shared.vhost.clone(),
                 silence_ms_max: 0,
                 packet_bytes_max: usize::MAX,
-                receive_max: u16::MAX,
+                receive_max: SESSION_IDS,
+                topic_alias_max: 0,
                 wants_reasons: true,
+                wants_response_information: false,
                 session_expiry_s: 0,
+                expiry_bounded: false,
                 clean_start: true,
+                left_will: false,
                 server_keep_alive_s: None,
             },
             heard: seat.now.monotonic,
             asks: VecDeque::new(),
             last_ask: ASK_BASE,
             inbound: Inbound::new(),
-            outbound: Outbound::default(),
-            scratch: BytesMut::new(),
+            releasing: 0,
+            releasing_unknown: 0,
+            outbound: Outbound::new(),
+            waiting: None,
+            aliases_in: None,
+            aliases_out: None,
+            will: None,
             counts: Counts::default(),
+            shared,
         }
     }
 
-    fn is_v5(&self) -> bool {
-        self.client.version == Version::V5
+    /// Whether the session outlives this connection.
+    const fn is_durable(&self) -> bool {
+        self.client.session_expiry_s > 0
+    }
+
+    const fn is_v5(&self) -> bool {
+        self.client.version.is_v5()
     }
 
     /// The token of a new question.
@@ -193,7 +234,7 @@ impl MqttConnection {
             };
             self.on_packet(now, packet, out)?;
         }
-        self.outbound.flush(SESSION, &mut out.commands);
+        self.outbound.flush(&mut out.commands);
         Ok(())
     }
 
@@ -201,10 +242,10 @@ impl MqttConnection {
     fn on_packet(&mut self, now: Now, packet: Packet, out: &mut Outputs) -> Result<(), Fault> {
         match packet {
             Packet::Publish(publish) => self.on_publish(now, publish, out),
-            Packet::PubAck(ack) => {
-                self.on_puback(&ack, out);
-                Ok(())
-            }
+            Packet::PubAck(ack) => self.on_puback(now, &ack, out),
+            Packet::PubRec(ack) => self.on_pubrec(now, &ack, out),
+            Packet::PubRel(ack) => self.on_pubrel(&ack, out),
+            Packet::PubComp(ack) => self.on_pubcomp(now, &ack, out),
             Packet::Connect(connect) => match self.phase {
                 Phase::Fresh => self.on_connect(now, *connect, out),
                 // [MQTT-3.1.0-2]
@@ -220,17 +261,6 @@ impl MqttConnection {
                 Ok(())
             }
             Packet::Disconnect(disconnect) => self.on_disconnect(&disconnect, out),
-            Packet::PubRel(ack) => {
-                // No QoS 2 publish is ever taken, so the identifier is known from another
-                // server at most; the client is let off waiting for it.
-                let reason = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
-                self.send_ack(PacketType::PubComp, &Ack::new(ack.packet_id, reason), out);
-                Ok(())
-            }
-            Packet::PubRec(_) | Packet::PubComp(_) => Err(Fault::peer(
-                ReasonCode::PROTOCOL_ERROR,
-                "an acknowledgement of QoS 2, which nothing was sent with",
-            )),
             Packet::Auth(_) => Err(Fault::peer(
                 ReasonCode::PROTOCOL_ERROR,
                 "AUTH without an authentication method in CONNECT",
@@ -252,6 +282,9 @@ impl MqttConnection {
                 outcome,
             } => self.on_published(first, last, outcome, out),
             Answer::Done { token, result } => {
+                if let Some((asked, packet_id)) = Asked::read(token) {
+                    return self.on_noted(asked, packet_id, result, out);
+                }
                 let Some(at) = self.asks.iter().position(|(asked, _)| *asked == token) else {
                     return Ok(());
                 };
@@ -260,7 +293,8 @@ impl MqttConnection {
                     None => Ok(()),
                 }
             }
-            // The session is gone, or its right to be here.
+            // The session is gone, or its right to be here; or a group, of which the client can
+            // be told in no other way.
             Answer::Ended { why, .. } => {
                 Err(Fault::refused(reason::row(why.kind).disconnect, why.text))
             }
@@ -291,14 +325,23 @@ impl MqttConnection {
     }
 
     fn on_disconnect(&mut self, packet: &Disconnect, out: &mut Outputs) -> Result<(), Fault> {
-        if let Some(expiry_s) = packet.properties.int(PropertyId::SESSION_EXPIRY) {
-            if self.client.session_expiry_s == 0 && expiry_s != 0 {
-                // Section 3.14.2.2.2.
-                return Err(Fault::peer(
-                    ReasonCode::PROTOCOL_ERROR,
-                    "DISCONNECT sets an expiry for a session that had none",
-                ));
+        let expiry_s = packet.properties.int(PropertyId::SESSION_EXPIRY);
+        if !self.is_durable() && expiry_s.is_some_and(|expiry_s| expiry_s != 0) {
+            // Section 3.14.2.2.2.
+            return Err(Fault::peer(
+                ReasonCode::PROTOCOL_ERROR,
+                "DISCONNECT sets an expiry for a session that had none",
+            ));
+        }
+        // [MQTT-3.14.4-3]
+        if packet.reason == ReasonCode::SUCCESS {
+            self.will = None;
+            if self.client.left_will {
+                out.commands.push(Command::DropWill);
             }
+        }
+        if let Some(expiry_s) = expiry_s {
+            let expiry_s = expiry_s.min(self.shared.config.session_expiry_s_max);
             out.commands.push(Command::SetSessionExpiry { expiry_s });
         }
         self.end(
@@ -326,13 +369,15 @@ impl Connection for MqttConnection {
             }
             Input::Deliveries(deliveries) => {
                 for delivery in deliveries.drain(..) {
-                    self.on_delivery(now, &delivery, out);
+                    self.on_delivery(now, delivery, out);
                 }
-                self.outbound.flush(SESSION, &mut out.commands);
+                self.outbound.flush(&mut out.commands);
                 Ok(())
             }
             Input::Timeout => self.on_timeout(now),
             Input::Closed => {
+                self.outbound.flush(&mut out.commands);
+                self.drop_unarmed_will();
                 self.phase = Phase::Over;
                 Ok(())
             }
@@ -343,6 +388,9 @@ impl Connection for MqttConnection {
         };
         if let Err(fault) = result {
             self.fail(fault, out);
+        }
+        if self.will.is_some() && matches!(self.phase, Phase::Over) {
+            self.publish_will(now, out);
         }
     }
 
@@ -355,6 +403,7 @@ impl Connection for MqttConnection {
         let known = !matches!(self.phase, Phase::Fresh);
         let protocol = match (known, self.client.version) {
             (false, _) => "MQTT",
+            (true, Version::V31) => "MQTT 3.1",
             (true, Version::V311) => "MQTT 3.1.1",
             (true, Version::V5) => "MQTT 5.0",
         };
@@ -364,7 +413,7 @@ impl Connection for MqttConnection {
             user: self.client.user.to_string(),
             client: self.client.id.to_string(),
             vhost: if open {
-                self.shared.vhost.to_string()
+                self.client.vhost.to_string()
             } else {
                 String::new()
             },
@@ -385,5 +434,20 @@ impl Connection for MqttConnection {
                 ("unacknowledged out", self.outbound.len().to_string()),
             ],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an idle connection may take of its own; what it holds behind pointers comes on top.
+    const CONNECTION_BYTES_MAX: usize = 424;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        let bytes = size_of::<MqttConnection>();
+        assert!(bytes <= CONNECTION_BYTES_MAX, "{bytes} bytes");
+        assert_eq!(size_of::<Waiting>(), size_of::<usize>());
     }
 }

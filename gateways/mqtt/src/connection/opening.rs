@@ -13,9 +13,6 @@ use super::{
     PropertiesBuilder, PropertyId, ReasonCode, SESSION, Version,
 };
 
-/// Longest client identifier, in bytes; at least 23 must be taken [MQTT-3.1.3-5].
-const CLIENT_ID_BYTES_MAX: usize = 1024;
-
 /// A client identifier for a client that has none: 128 bits of the connection's seed.
 fn assigned_id(seed: u64) -> String {
     // The finaliser of SplitMix64, so that neighbouring seeds give unlike names.
@@ -58,10 +55,7 @@ impl MqttConnection {
             }
             DecodeError::UnsupportedVersion { .. } => Some(Version::V5),
             // 3.1.1 [MQTT-3.1.4-1] closes without a CONNACK.
-            _ => self
-                .decoder
-                .version()
-                .filter(|version| *version == Version::V5),
+            _ => self.decoder.version().filter(|version| version.is_v5()),
         };
         if let Some(version) = version {
             self.client.version = version;
@@ -72,56 +66,83 @@ impl MqttConnection {
     pub(super) fn on_connect(
         &mut self,
         now: Now,
-        connect: Connect,
+        mut connect: Connect,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
+        let user = self.take_vhost(&mut connect);
         self.client = self.client_of(&connect);
         self.phase = Phase::Opening;
         self.heard = now.monotonic;
         if connect.properties.text(PropertyId::AUTH_METHOD).is_some() {
             return Err(Fault::refused(
                 ReasonCode::BAD_AUTHENTICATION_METHOD,
-                "extended authentication is not built yet",
+                "enhanced authentication is not built yet",
             ));
         }
-        // 3.1.1 [MQTT-3.1.3-8]: only a clean session may do without an identifier.
-        if self.client.assigned && connect.version == Version::V311 && !connect.clean_start {
+        // 3.1.1 [MQTT-3.1.3-8]: only a clean session may do without an identifier; in 3.1 none.
+        let may_assign = match connect.version {
+            Version::V31 => false,
+            Version::V311 => connect.clean_start,
+            Version::V5 => true,
+        };
+        if self.client.assigned && !may_assign {
             return Err(Fault::refused(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
-                "a session that is kept needs a client identifier",
+                "such a session needs a client identifier",
             ));
         }
-        if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
+        let id_bytes_max = self.shared.config.client_id_bytes_max;
+        if connect.client_id.len() > usize::from(id_bytes_max) {
             return Err(Fault::refused(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
-                "the client identifier is over 1024 bytes",
+                format!("the client identifier is over {id_bytes_max} bytes"),
             ));
         }
-        if connect.will.is_some() {
-            // 3.1.1 hears "server unavailable" (3).
-            return Err(Fault::refused(
-                ReasonCode::IMPLEMENTATION_SPECIFIC,
-                "wills are not built yet",
-            ));
+        if let Some(will) = connect.will {
+            self.will = Some(self.will_of(now, will)?);
         }
         let token = self.ask(Ask::Login);
         out.commands.push(Command::Login {
             token,
-            user: connect.username.map(Arc::from),
+            user,
             secret: connect.password,
             client_id: self.client.id.clone(),
         });
         Ok(())
     }
 
+    /// Takes the user's name out of a CONNECT, without the vhost in front of it, which becomes
+    /// that of the connection.
+    fn take_vhost(&mut self, connect: &mut Connect) -> Option<Arc<str>> {
+        let username = connect.username.take()?;
+        let parts = username
+            .rsplit_once(':')
+            .filter(|_| self.shared.config.vhost_in_username);
+        let Some((vhost, user)) = parts else {
+            return Some(Arc::from(username));
+        };
+        self.client.vhost = Arc::from(vhost);
+        Some(Arc::from(user))
+    }
+
     fn client_of(&self, connect: &Connect) -> Client {
         let config = &self.shared.config;
         let int = |id| connect.properties.int(id);
-        let session_expiry_s = match connect.version {
+        let asked_expiry_s = match connect.version {
             Version::V5 => int(PropertyId::SESSION_EXPIRY).unwrap_or(0),
-            Version::V311 if connect.clean_start => 0,
-            Version::V311 => config.session_expiry_s_v3,
+            Version::V31 | Version::V311 if connect.clean_start => 0,
+            Version::V31 | Version::V311 => config.session_expiry_s_v3,
         };
+        let expiry_bounded =
+            connect.version.is_v5() && asked_expiry_s > config.session_expiry_s_max;
+        let session_expiry_s = if expiry_bounded {
+            config.session_expiry_s_max
+        } else {
+            asked_expiry_s
+        };
+        let topic_alias_max = int(PropertyId::TOPIC_ALIAS_MAXIMUM)
+            .and_then(|most| u16::try_from(most).ok())
+            .unwrap_or(0);
         let receive_max = int(PropertyId::RECEIVE_MAXIMUM)
             .and_then(|most| u16::try_from(most).ok())
             .unwrap_or(u16::MAX);
@@ -130,7 +151,7 @@ impl MqttConnection {
             .unwrap_or(usize::MAX);
         let assigned = connect.client_id.is_empty();
         let id = if assigned {
-            assigned_id(self.seat.seed)
+            assigned_id(self.seed)
         } else {
             connect.client_id.clone()
         };
@@ -141,12 +162,17 @@ impl MqttConnection {
             id: Arc::from(id),
             assigned,
             user: Arc::from(""),
+            vhost: self.client.vhost.clone(),
             silence_ms_max: u64::from(keep_alive_s) * 1500,
             packet_bytes_max,
             receive_max: receive_max.min(config.inflight_max),
+            topic_alias_max: topic_alias_max.min(config.topic_alias_sent_max),
             wants_reasons: int(PropertyId::REQUEST_PROBLEM_INFO) != Some(0),
+            wants_response_information: int(PropertyId::REQUEST_RESPONSE_INFO) == Some(1),
             session_expiry_s,
+            expiry_bounded,
             clean_start: connect.clean_start,
+            left_will: false,
             server_keep_alive_s,
         }
     }
@@ -156,7 +182,7 @@ impl MqttConnection {
     fn server_keep_alive_s(&self, connect: &Connect) -> Option<u16> {
         let most = self.shared.config.keep_alive_s_max;
         let over = connect.keep_alive_s == 0 || connect.keep_alive_s > most;
-        (most > 0 && over && connect.version == Version::V5).then_some(most)
+        (most > 0 && over && connect.version.is_v5()).then_some(most)
     }
 
     /// The next question, or CONNACK after the last.
@@ -173,12 +199,15 @@ impl MqttConnection {
                 let token = self.ask(Ask::Enter);
                 out.commands.push(Command::Enter {
                     token,
-                    vhost: self.shared.vhost.clone(),
+                    vhost: self.client.vhost.clone(),
                 });
                 Ok(())
             }
             (Ask::Enter, Reply::Done) => {
                 let token = self.ask(Ask::Session);
+                let durable = self.is_durable();
+                let will = self.will.take_if(|_| durable).map(|will| *will);
+                self.client.left_will = will.is_some();
                 let session = SessionOpen {
                     client_id: self.client.id.clone(),
                     clean_start: self.client.clean_start,
@@ -186,7 +215,7 @@ impl MqttConnection {
                     consumer: SESSION,
                     credit: u32::from(self.client.receive_max),
                     group_consumers: ConsumerTag(SESSION.0 + 1),
-                    will: None,
+                    will,
                 };
                 out.commands.push(Command::OpenSession { token, session });
                 Ok(())
@@ -212,13 +241,15 @@ impl MqttConnection {
             let config = &self.shared.config;
             properties = properties
                 .int(PropertyId::RECEIVE_MAXIMUM, u32::from(config.receive_max))
-                .int(PropertyId::MAXIMUM_QOS, 1)
-                .int(PropertyId::RETAIN_AVAILABLE, 0)
+                .int(PropertyId::RETAIN_AVAILABLE, u32::from(config.retained))
                 .int(PropertyId::MAXIMUM_PACKET_SIZE, config.packet_bytes_max)
-                .int(PropertyId::TOPIC_ALIAS_MAXIMUM, 0)
+                .int(
+                    PropertyId::TOPIC_ALIAS_MAXIMUM,
+                    u32::from(config.topic_alias_max),
+                )
                 .int(PropertyId::WILDCARD_AVAILABLE, 1)
-                .int(PropertyId::SUBSCRIPTION_IDS_AVAILABLE, 0)
-                .int(PropertyId::SHARED_AVAILABLE, 0);
+                .int(PropertyId::SUBSCRIPTION_IDS_AVAILABLE, 1)
+                .int(PropertyId::SHARED_AVAILABLE, 1);
             if self.client.assigned {
                 // [MQTT-3.2.2-16]
                 properties = properties.text(PropertyId::ASSIGNED_CLIENT_ID, &self.client.id);
@@ -226,9 +257,20 @@ impl MqttConnection {
             if let Some(keep_alive_s) = self.client.server_keep_alive_s {
                 properties = properties.int(PropertyId::SERVER_KEEP_ALIVE, u32::from(keep_alive_s));
             }
+            if self.client.expiry_bounded {
+                // Section 3.2.2.3.2.
+                let expiry_s = self.client.session_expiry_s;
+                properties = properties.int(PropertyId::SESSION_EXPIRY, expiry_s);
+            }
+            if self.client.wants_response_information && !config.response_information.is_empty() {
+                // [MQTT-3.1.2-28]
+                let information = &config.response_information;
+                properties = properties.text(PropertyId::RESPONSE_INFO, information);
+            }
         }
         let connack = ConnAck {
-            session_present: present,
+            // 3.1 has no such flag.
+            session_present: present && self.client.version != Version::V31,
             reason: ReasonCode::SUCCESS,
             properties: properties.build(),
         };

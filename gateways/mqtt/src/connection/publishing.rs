@@ -1,25 +1,30 @@
-//! Messages from the client: PUBLISH in, PUBACK out.
+//! Messages from the client: PUBLISH in, PUBACK or PUBREC out.
 //!
-//! A QoS 1 message is acknowledged when the broker has finished it, never before. What is not
-//! built (QoS 2, retain, topic alias) is refused by its own code. A QoS 0 message asks for no
-//! answer; it gets one, of no token, only when it is refused, so that the client can be told.
+//! A QoS 1 or 2 message is acknowledged when the broker has finished it, never before. A QoS 2 message
+//! that comes again is acknowledged again and not published; where the session outlives its
+//! connection the broker knows it, too, by its key. A QoS 0 message asks for no answer; it gets one,
+//! of no token, only when it is refused, so that the client can be told.
+//!
+//! What follows PUBREC is in [`super::releasing`].
 
 use std::sync::Arc;
 
+use anabranch_core::address::Address;
 use anabranch_core::error::ErrorKind;
-use anabranch_core::gateway::{Command, Outputs, PublishOutcome};
+use anabranch_core::gateway::{Command, OnceKey, Outputs, PublishOutcome};
 use anabranch_core::id::{Now, Token};
 use anabranch_core::message::{Message, Quality};
 use bytes::Bytes;
 
+use super::leaving::quality_of;
 use super::{Fault, MqttConnection};
 use crate::address::to_address;
 use crate::codec::{Ack, PacketType, Publish, QoS, ReasonCode};
-use crate::map::{ORIGIN, STREAM_TOPIC_ROOT};
+use crate::map::{ORIGIN, STREAM_TOPIC_ROOT, stream_address};
 use crate::reason;
 
-/// QoS 1 publishes of a 3.1.1 client that may be unfinished; that version has no receive maximum.
-const UNFINISHED_MAX_V3: usize = 65_535;
+/// Publishes of a client before 5.0 that may be unfinished; only 5.0 has a receive maximum.
+pub(super) const UNFINISHED_MAX_V3: usize = 65_535;
 
 impl MqttConnection {
     #[inline]
@@ -30,21 +35,36 @@ impl MqttConnection {
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         self.check_publish(&publish)?;
+        let topic = match publish.notes.topic_alias {
+            None => publish.topic.clone(),
+            Some(alias) => self.topic_of(alias, &publish)?,
+        };
         self.counts.published += 1;
-        let (token, quality) = match publish.qos {
-            QoS::AtMostOnce => (Token::NONE, Quality::AtMostOnce),
-            QoS::AtLeastOnce | QoS::ExactlyOnce => {
-                (self.inbound.enter(publish.packet_id), Quality::AtLeastOnce)
+        let quality = quality_of(publish.qos);
+        let token = match publish.qos {
+            QoS::AtMostOnce => Token::NONE,
+            QoS::AtLeastOnce => {
+                self.check_unfinished()?;
+                self.inbound.enter(publish.packet_id)
+            }
+            QoS::ExactlyOnce if self.inbound.holds(publish.packet_id) => {
+                self.on_repeated(publish.packet_id, out);
+                return Ok(());
+            }
+            QoS::ExactlyOnce => {
+                self.check_unfinished()?;
+                self.inbound.enter_exactly_once(publish.packet_id)
             }
         };
-        if is_stream_topic(&publish.topic) {
-            return self.refuse_stream_topic(token, out);
-        }
+        let Some((exchange, address)) = self.destination(topic) else {
+            return self.refuse_topic(token, out);
+        };
         let expiry_s = publish.notes.message_expiry_s;
+        let once = publish.qos == QoS::ExactlyOnce && self.is_durable();
         let message = Message {
-            exchange: self.shared.exchange.clone(),
+            exchange,
             properties: publish.forwarded_properties(),
-            address: to_address(publish.topic),
+            address,
             origin_key: Bytes::new(),
             origin: ORIGIN,
             body: publish.payload,
@@ -53,36 +73,29 @@ impl MqttConnection {
             priority: 0,
             published: now.unix,
             expires: expiry_s.map(|expiry_s| now.unix.after(u64::from(expiry_s) * 1000)),
-            publisher: self.seat.id,
+            publisher: self.id,
             deaths: None,
         };
         out.commands.push(Command::Publish {
             token,
             mandatory: false,
-            // 5.0 has a code for "no room now" and QoS 0 may be dropped; a 3.1.1 client that waits for
-            // its PUBACK can only be kept waiting.
+            // 5.0 has a code for "no room now" and QoS 0 may be dropped; an older client that waits
+            // for its acknowledgement can only be kept waiting.
             patient: !self.is_v5() && quality != Quality::AtMostOnce,
-            once: None,
+            once: once.then_some(OnceKey(publish.packet_id)),
             message: Arc::new(message),
         });
         Ok(())
     }
 
-    /// What a client may not send, and what is not built.
+    /// What a client may not send.
     #[inline]
     fn check_publish(&self, publish: &Publish) -> Result<(), Fault> {
-        if publish.qos == QoS::ExactlyOnce {
-            // CONNACK has said Maximum QoS 1 [MQTT-3.2.2-11]; 3.1.1 hears only the close.
-            return Err(Fault::refused(
-                ReasonCode::QOS_NOT_SUPPORTED,
-                "QoS 2 is not built yet",
-            ));
-        }
-        if publish.retain {
+        if publish.retain && !self.shared.config.retained {
             // CONNACK has said Retain Available 0 [MQTT-3.2.2-14].
             return Err(Fault::refused(
                 ReasonCode::RETAIN_NOT_SUPPORTED,
-                "retained messages are not built yet",
+                "retained messages are not taken here",
             ));
         }
         if publish.notes.has_subscription_id {
@@ -92,30 +105,79 @@ impl MqttConnection {
                 "a subscription identifier in a client's PUBLISH",
             ));
         }
-        if publish.notes.topic_alias.is_some() {
-            // CONNACK has said Topic Alias Maximum 0 [MQTT-3.3.2-9].
-            return Err(Fault::peer(
-                ReasonCode::TOPIC_ALIAS_INVALID,
-                "a topic alias, of which none is allowed",
-            ));
-        }
-        let unfinished_max = if self.is_v5() {
-            usize::from(self.shared.config.receive_max)
-        } else {
-            UNFINISHED_MAX_V3
-        };
-        if publish.qos == QoS::AtLeastOnce && self.inbound.len() >= unfinished_max {
-            // [MQTT-3.3.4-7]
-            return Err(Fault::peer(
-                ReasonCode::RECEIVE_MAXIMUM_EXCEEDED,
-                "more unacknowledged messages than the receive maximum",
-            ));
-        }
         Ok(())
     }
 
-    /// A topic that stands for a stream of the vhost: replies to one are not built.
-    fn refuse_stream_topic(&mut self, token: Token, out: &mut Outputs) -> Result<(), Fault> {
+    /// How many QoS 1 and 2 publishes may be unfinished.
+    pub(super) fn unfinished_max(&self) -> usize {
+        if self.is_v5() {
+            usize::from(self.shared.config.receive_max)
+        } else {
+            UNFINISHED_MAX_V3
+        }
+    }
+
+    #[inline]
+    fn check_unfinished(&self) -> Result<(), Fault> {
+        if self.inbound.len() + usize::from(self.releasing) < self.unfinished_max() {
+            return Ok(());
+        }
+        // [MQTT-3.3.4-7]
+        Err(Fault::peer(
+            ReasonCode::RECEIVE_MAXIMUM_EXCEEDED,
+            "more unacknowledged messages than the receive maximum",
+        ))
+    }
+
+    /// The topic of a PUBLISH with an alias, which may stand for it or be announced by it.
+    #[cold]
+    fn topic_of(&mut self, alias: u16, publish: &Publish) -> Result<Bytes, Fault> {
+        if alias > self.shared.config.topic_alias_max {
+            // [MQTT-3.3.2-9]
+            return Err(Fault::peer(
+                ReasonCode::TOPIC_ALIAS_INVALID,
+                "a topic alias over the maximum",
+            ));
+        }
+        if publish.topic.is_empty() {
+            let announced = self.aliases_in.as_ref();
+            // Section 3.3.4: without a topic there must be one that it stands for.
+            return announced
+                .and_then(|announced| announced.topic(alias))
+                .ok_or(Fault::peer(
+                    ReasonCode::PROTOCOL_ERROR,
+                    "a topic alias that stands for no topic",
+                ));
+        }
+        self.aliases_in
+            .get_or_insert_default()
+            .set(alias, &publish.topic);
+        Ok(publish.topic.clone())
+    }
+
+    /// A QoS 2 message that is here already: PUBREC again, with the one that is owed, if it is
+    /// [MQTT-4.3.3-10].
+    fn on_repeated(&mut self, packet_id: u16, out: &mut Outputs) {
+        if self.inbound.repeat(packet_id) {
+            let ack = Ack::new(packet_id, ReasonCode::SUCCESS);
+            self.send_ack(PacketType::PubRec, &ack, out);
+        }
+    }
+
+    /// Exchange and address of a topic; `None` where it would stand for a queue and names none of
+    /// this vhost.
+    #[inline]
+    pub(super) fn destination(&self, topic: Bytes) -> Option<(Bytes, Address)> {
+        if topic.first() == Some(&b'$') && is_stream_topic(&topic) {
+            let address = stream_address(&topic, &self.client.vhost)?;
+            // The default exchange, where a queue has its own address.
+            return Some((Bytes::new(), address));
+        }
+        Some((self.shared.exchange.clone(), to_address(topic)))
+    }
+
+    #[cold]
+    fn refuse_topic(&mut self, token: Token, out: &mut Outputs) -> Result<(), Fault> {
         if self.is_v5() && token != Token::NONE {
             self.inbound
                 .finish(token, token, ReasonCode::TOPIC_NAME_INVALID);
@@ -124,11 +186,11 @@ impl MqttConnection {
         }
         Err(Fault::refused(
             ReasonCode::TOPIC_NAME_INVALID,
-            "publishing to topics of streams is not built yet",
+            "the topic names no queue of this vhost",
         ))
     }
 
-    /// Publishes were finished; PUBACKs leave by [`MqttConnection::acknowledge`].
+    /// Publishes were finished; their acknowledgements leave by [`MqttConnection::acknowledge`].
     #[inline]
     pub(super) fn on_published(
         &mut self,
@@ -167,11 +229,21 @@ impl MqttConnection {
         Ok(())
     }
 
-    /// Sends the PUBACKs whose turn it is.
+    /// Sends the PUBACKs and PUBRECs whose turn it is.
     #[inline]
     pub(super) fn acknowledge(&mut self, out: &mut Outputs) {
-        while let Some((packet_id, reason)) = self.inbound.next_finished() {
-            self.send_ack(PacketType::PubAck, &Ack::new(packet_id, reason), out);
+        while let Some(finished) = self.inbound.next_finished() {
+            let ack = Ack::new(finished.packet_id, finished.reason);
+            for _ in 0..finished.times {
+                self.send_ack(finished.by, &ack, out);
+            }
+            if finished.freed && self.is_durable() {
+                // A part of it may have been taken before another was refused.
+                out.commands.push(Command::Forget {
+                    token: Token::NONE,
+                    once: OnceKey(finished.packet_id),
+                });
+            }
         }
     }
 }

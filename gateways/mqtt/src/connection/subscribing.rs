@@ -1,21 +1,27 @@
 //! SUBSCRIBE and UNSUBSCRIBE: one reason per filter, in the filters' order [MQTT-3.9.3-1].
 //!
-//! What this side refuses by itself (a malformed filter, a shared one) never reaches the broker;
-//! the rest is asked in one command, and the answer fills the gaps.
+//! What this side refuses by itself (a malformed filter) never reaches the broker; the rest is
+//! asked in one command, and the answer fills the gaps. `$share/<group>/<filter>` is a filter that
+//! the session has as a member of a group.
 
-use anabranch_core::error::Refusal;
+use std::sync::Arc;
+
+use anabranch_core::error::{ErrorKind, Refusal};
 use anabranch_core::gateway::{
     Command, FilterName, FilterSpec, Outputs, Reply, SendRetained, SessionFilter,
 };
 use anabranch_core::message::Quality;
 
+use super::leaving::quality_of;
 use super::{
     ASKS_MAX, Ask, Fault, MqttConnection, Packet, Properties, PropertiesBuilder, PropertyId,
-    ReasonCode,
+    ReasonCode, Version,
 };
 use crate::address::to_filter;
 use crate::codec::topic::{Filter, check_filter};
-use crate::codec::{QoS, SubAck, Subscribe, SubscribeFilter, UnsubAck, Unsubscribe};
+use crate::codec::{
+    PacketType, QoS, RetainHandling, SubAck, Subscribe, SubscribeFilter, UnsubAck, Unsubscribe,
+};
 use crate::reason;
 
 /// An acknowledgement in the making.
@@ -23,14 +29,23 @@ pub(super) struct Wanted {
     packet_id: u16,
     /// Per filter; `None` where the broker was asked.
     reasons: Vec<Option<ReasonCode>>,
+    /// What a 3.1 client asked for, per filter: that version knows no refusal, and asks servers to
+    /// grant what they do not allow (its section 3.8).
+    granted_anyway: Vec<QoS>,
 }
 
 impl Wanted {
     /// The finished list, with the broker's answers in the gaps.
     fn fill(self, mut answers: impl Iterator<Item = ReasonCode>) -> Vec<ReasonCode> {
         let gap = ReasonCode::UNSPECIFIED_ERROR;
-        let fill =
-            |reason: Option<ReasonCode>| reason.unwrap_or_else(|| answers.next().unwrap_or(gap));
+        let mut anyway = self.granted_anyway.into_iter();
+        let fill = |reason: Option<ReasonCode>| {
+            let reason = reason.unwrap_or_else(|| answers.next().unwrap_or(gap));
+            match anyway.next() {
+                Some(asked) if reason.is_failure() => granted(quality_of(asked)),
+                Some(_) | None => reason,
+            }
+        };
         self.reasons.into_iter().map(fill).collect()
     }
 }
@@ -42,39 +57,36 @@ impl MqttConnection {
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         self.check_asks()?;
-        let with_id = subscribe
+        let identifier = subscribe
             .properties
             .int(PropertyId::SUBSCRIPTION_ID)
-            .is_some();
-        let mut specs = Vec::with_capacity(subscribe.filters.len());
+            .unwrap_or(0);
+        let mut filters = Vec::with_capacity(subscribe.filters.len());
         let mut reasons = Vec::with_capacity(subscribe.filters.len());
         for entry in &subscribe.filters {
-            // CONNACK has said Subscription Identifiers Available 0.
-            let spec = if with_id {
-                Err(ReasonCode::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED)
-            } else {
-                filter_spec(entry)
-            };
-            reasons.push(spec.as_ref().err().copied());
-            specs.extend(spec.map(|spec| SessionFilter {
-                spec,
-                group: None,
-                retained: SendRetained::Never,
-            }));
+            let filter = session_filter(entry, identifier);
+            reasons.push(filter.as_ref().err().copied());
+            filters.extend(filter);
         }
+        let old = self.client.version == Version::V31;
+        if old && filters.len() < reasons.len() {
+            return Err(Fault::peer(
+                ReasonCode::TOPIC_FILTER_INVALID,
+                "a malformed topic filter, which 3.1 cannot be told of",
+            ));
+        }
+        let asked = subscribe.filters.iter().map(|entry| entry.qos);
         let wanted = Wanted {
             packet_id: subscribe.packet_id,
             reasons,
+            granted_anyway: asked.filter(|_| old).collect(),
         };
-        if specs.is_empty() {
+        if filters.is_empty() {
             self.suback(wanted, std::iter::empty(), None, out);
             return Ok(());
         }
         let token = self.ask(Ask::Subscribe(wanted));
-        out.commands.push(Command::Subscribe {
-            token,
-            filters: specs,
-        });
+        out.commands.push(Command::Subscribe { token, filters });
         Ok(())
     }
 
@@ -86,20 +98,19 @@ impl MqttConnection {
     ) -> Result<(), Fault> {
         match result {
             Ok(Reply::Subscribed(results)) => {
-                let why = results
-                    .iter()
-                    .find_map(|result| result.as_ref().err())
-                    .cloned();
+                let refusals = || results.iter().filter_map(|result| result.as_ref().err());
+                refusals().try_for_each(|refusal| self.check_tellable(refusal))?;
+                let why = refusals().next().cloned();
                 let reasons = results.iter().map(|result| match result {
-                    // [MQTT-3.9.3-2]; no more than QoS 1 was asked for.
-                    Ok(Quality::AtMostOnce) => ReasonCode::SUCCESS,
-                    Ok(Quality::AtLeastOnce | Quality::ExactlyOnce) => ReasonCode::GRANTED_QOS_1,
+                    // [MQTT-3.9.3-2]
+                    Ok(quality) => granted(*quality),
                     Err(refusal) => reason::row(refusal.kind).suback,
                 });
                 self.suback(wanted, reasons, why, out);
             }
             Ok(_) => self.suback(wanted, std::iter::empty(), None, out),
             Err(refusal) => {
+                self.check_tellable(&refusal)?;
                 let reasons = std::iter::repeat(reason::row(refusal.kind).suback);
                 self.suback(wanted, reasons, Some(refusal), out);
             }
@@ -117,27 +128,23 @@ impl MqttConnection {
         let mut reasons = Vec::with_capacity(unsubscribe.filters.len());
         for text in &unsubscribe.filters {
             let filter = match check_filter(text) {
-                Ok(Filter::Plain(text)) => {
-                    to_filter(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)
-                }
-                // Never granted, so it does not exist.
-                Ok(Filter::Shared { .. }) => Err(ReasonCode::NO_SUBSCRIPTION_EXISTED),
+                Ok(named) => filter_name(named),
                 Err(_) => Err(ReasonCode::TOPIC_FILTER_INVALID),
             };
             reasons.push(filter.as_ref().err().copied());
-            filters.extend(filter.map(|filter| FilterName {
-                group: None,
-                filter,
-            }));
+            filters.extend(filter);
         }
         let wanted = Wanted {
             packet_id: unsubscribe.packet_id,
             reasons,
+            granted_anyway: Vec::new(),
         };
         if filters.is_empty() {
             self.unsuback(wanted, std::iter::empty(), None, out);
             return Ok(());
         }
+        // What the client settled before it leaves a group was the group's.
+        self.outbound.flush(&mut out.commands);
         let token = self.ask(Ask::Unsubscribe(wanted));
         out.commands.push(Command::Unsubscribe { token, filters });
         Ok(())
@@ -159,7 +166,7 @@ impl MqttConnection {
                 self.unsuback(wanted, reasons, None, out);
             }
             Ok(_) => self.unsuback(wanted, std::iter::empty(), None, out),
-            // 3.1.1 has no code for a failure here, so it must not hear of success.
+            // Older versions have no code for a failure here, so it must not hear of success.
             Err(refusal) if !self.is_v5() => {
                 return Err(Fault::refused(
                     reason::row(refusal.kind).disconnect,
@@ -168,13 +175,25 @@ impl MqttConnection {
             }
             Err(refusal) => {
                 let code = match reason::row(refusal.kind).suback {
-                    code if code.allowed_in(crate::codec::PacketType::UnsubAck) => code,
+                    code if code.allowed_in(PacketType::UnsubAck) => code,
                     _ => ReasonCode::UNSPECIFIED_ERROR,
                 };
                 self.unsuback(wanted, std::iter::repeat(code), Some(refusal), out);
             }
         }
         Ok(())
+    }
+
+    /// A 3.1 client hears of success where it is not allowed something, and nothing else that is
+    /// not so.
+    fn check_tellable(&self, refusal: &Refusal) -> Result<(), Fault> {
+        if self.client.version != Version::V31 || refusal.kind == ErrorKind::AccessRefused {
+            return Ok(());
+        }
+        Err(Fault::refused(
+            reason::row(refusal.kind).disconnect,
+            refusal.text.clone(),
+        ))
     }
 
     fn check_asks(&self) -> Result<(), Fault> {
@@ -228,24 +247,54 @@ impl MqttConnection {
     }
 }
 
+/// The code that grants a quality.
+const fn granted(quality: Quality) -> ReasonCode {
+    match quality {
+        Quality::AtMostOnce => ReasonCode::SUCCESS,
+        Quality::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
+        Quality::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
+    }
+}
+
+/// What the broker calls a filter.
+fn filter_name(named: Filter<'_>) -> Result<FilterName, ReasonCode> {
+    let (group, text) = match named {
+        Filter::Plain(text) => (None, text),
+        Filter::Shared { group, filter } => (Some(Arc::from(group)), filter),
+    };
+    let filter = to_filter(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
+    Ok(FilterName { group, filter })
+}
+
 /// What the broker is asked for one filter, or why it is not asked.
-fn filter_spec(entry: &SubscribeFilter) -> Result<FilterSpec, ReasonCode> {
-    let filter = match check_filter(&entry.filter) {
-        Ok(Filter::Plain(text)) => to_filter(text).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?,
-        // CONNACK has said Shared Subscription Available 0.
-        Ok(Filter::Shared { .. }) => return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED),
-        Err(_) => return Err(ReasonCode::TOPIC_FILTER_INVALID),
+fn session_filter(entry: &SubscribeFilter, identifier: u32) -> Result<SessionFilter, ReasonCode> {
+    let named = check_filter(&entry.filter).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
+    let FilterName { group, filter } = filter_name(named)?;
+    let quality = quality_of(entry.qos);
+    let (quality, retained) = match group {
+        // A message that goes to one of many is acknowledged once (section 4.8.2 leaves it to the
+        // server), and no retained one is sent.
+        Some(_) => (quality.min(Quality::AtLeastOnce), SendRetained::Never),
+        None => (quality, send_retained(entry.retain_handling)),
     };
-    let quality = match entry.qos {
-        QoS::AtMostOnce => Quality::AtMostOnce,
-        // [MQTT-3.2.2-10]: QoS 2 is taken and granted as 1.
-        QoS::AtLeastOnce | QoS::ExactlyOnce => Quality::AtLeastOnce,
-    };
-    Ok(FilterSpec {
-        filter,
-        quality,
-        no_local: entry.no_local,
-        retain_as_published: entry.retain_as_published,
-        identifier: 0,
+    Ok(SessionFilter {
+        spec: FilterSpec {
+            filter,
+            quality,
+            no_local: entry.no_local,
+            retain_as_published: entry.retain_as_published,
+            identifier,
+        },
+        group,
+        retained,
     })
+}
+
+/// [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+const fn send_retained(handling: RetainHandling) -> SendRetained {
+    match handling {
+        RetainHandling::Send => SendRetained::Always,
+        RetainHandling::SendIfNew => SendRetained::IfNew,
+        RetainHandling::DoNotSend => SendRetained::Never,
+    }
 }

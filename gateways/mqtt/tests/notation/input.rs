@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anabranch_core::address::Address;
 use anabranch_core::authority::Principal;
+use anabranch_core::death::{Death, DeathReason, Deaths};
 use anabranch_core::error::{ErrorKind, Refusal};
 use anabranch_core::gateway::{Answer, Delivery, PublishOutcome, Reply};
 use anabranch_core::id::{ConsumerTag, Now, Offset, Token, UnixMs};
@@ -27,9 +28,9 @@ fn qos(number: u8) -> QoS {
     QoS::from_number(number).expect("a QoS")
 }
 
-/// Properties given by name in the line.
-fn properties(words: &Words<'_>) -> Properties {
-    const INTS: [(&str, PropertyId); 8] = [
+/// Properties given by name in the line, with `prefix` in front of each name.
+fn properties_of(words: &Words<'_>, prefix: &str) -> Properties {
+    const INTS: [(&str, PropertyId); 11] = [
         ("expiry", PropertyId::SESSION_EXPIRY),
         ("receive_max", PropertyId::RECEIVE_MAXIMUM),
         ("packet_max", PropertyId::MAXIMUM_PACKET_SIZE),
@@ -38,6 +39,9 @@ fn properties(words: &Words<'_>) -> Properties {
         ("alias", PropertyId::TOPIC_ALIAS),
         ("subscription_id", PropertyId::SUBSCRIPTION_ID),
         ("payload_format", PropertyId::PAYLOAD_FORMAT),
+        ("alias_max", PropertyId::TOPIC_ALIAS_MAXIMUM),
+        ("response_info", PropertyId::REQUEST_RESPONSE_INFO),
+        ("delay", PropertyId::WILL_DELAY),
     ];
     const TEXTS: [(&str, PropertyId); 3] = [
         ("auth_method", PropertyId::AUTH_METHOD),
@@ -46,20 +50,27 @@ fn properties(words: &Words<'_>) -> Properties {
     ];
     let mut builder = PropertiesBuilder::new();
     for (key, id) in INTS {
-        if let Some(value) = words.number(key) {
+        if let Some(value) = words.number(&format!("{prefix}{key}")) {
             builder = builder.int(id, value);
         }
     }
     for (key, id) in TEXTS {
-        if let Some(text) = words.text(key) {
+        if let Some(text) = words.text(&format!("{prefix}{key}")) {
             builder = builder.text(id, text);
         }
     }
-    for pair in words.all("property") {
+    if let Some(text) = words.text(&format!("{prefix}correlation")) {
+        builder = builder.binary(PropertyId::CORRELATION_DATA, text.as_bytes());
+    }
+    for pair in words.all(&format!("{prefix}property")) {
         let (name, value) = pair.split_once(':').expect("property=name:value");
         builder = builder.pair(name, value);
     }
     builder.build()
+}
+
+fn properties(words: &Words<'_>) -> Properties {
+    properties_of(words, "")
 }
 
 fn notes(properties: &Properties) -> PublishNotes {
@@ -76,16 +87,16 @@ fn notes(properties: &Properties) -> PublishNotes {
 fn connect(words: &Words<'_>) -> Connect {
     let will = words.text("will").map(|topic| Will {
         topic: owned(topic),
-        payload: owned("gone"),
-        qos: QoS::AtMostOnce,
-        retain: false,
-        properties: Properties::EMPTY,
+        payload: owned(words.text("will_body").unwrap_or("gone")),
+        qos: qos(words.number("will_q").unwrap_or(0)),
+        retain: words.has("will_retain"),
+        properties: properties_of(words, "will_"),
     });
     Connect {
-        version: if words.has("v5") {
-            Version::V5
-        } else {
-            Version::V311
+        version: match (words.has("v5"), words.has("v31")) {
+            (true, _) => Version::V5,
+            (_, true) => Version::V31,
+            _ => Version::V311,
         },
         clean_start: words.has("clean"),
         keep_alive_s: words.number("keep_alive").unwrap_or(0),
@@ -121,7 +132,8 @@ fn ack(words: &Words<'_>) -> Ack {
     )
 }
 
-/// Words without `=` behind the packet's name: `filter,qos[,nl][,rap]`, or a filter alone.
+/// Words without `=` behind the packet's name: `filter,qos[,nl][,rap][,new][,never]`, or a filter
+/// alone.
 fn filters<'a>(words: &'a Words<'_>) -> impl Iterator<Item = &'a str> {
     words
         .from(1)
@@ -140,7 +152,11 @@ fn subscribe_filter(word: &str) -> SubscribeFilter {
         qos: qos(number),
         no_local: options.contains(&"nl"),
         retain_as_published: options.contains(&"rap"),
-        retain_handling: RetainHandling::Send,
+        retain_handling: match (options.contains(&"new"), options.contains(&"never")) {
+            (true, _) => RetainHandling::SendIfNew,
+            (_, true) => RetainHandling::DoNotSend,
+            _ => RetainHandling::Send,
+        },
     }
 }
 
@@ -214,7 +230,7 @@ pub fn answer(line: &str, asked: &mut Vec<Token>) -> Answer {
         }
         "ended" => {
             return Answer::Ended {
-                consumer: ConsumerTag(0),
+                consumer: ConsumerTag(words.number("tag").unwrap_or(0)),
                 why: refusal(words.at(1)),
             };
         }
@@ -272,6 +288,22 @@ fn neutral(words: &Words<'_>) -> Neutral {
     }
 }
 
+/// `stream:count`, rejected each time.
+fn deaths(text: &str) -> Arc<Deaths> {
+    let (stream, count) = text.split_once(':').expect("died=stream:count");
+    let death = Death {
+        stream: Arc::from(stream),
+        reason: DeathReason::Rejected,
+        count: count.parse().expect("a count"),
+        first: UnixMs(1),
+        exchange: Bytes::new(),
+        address: Bytes::new(),
+        origin_key: Bytes::new(),
+        time_to_live_ms: None,
+    };
+    Arc::new(Deaths::with(None, death))
+}
+
 /// A delivery; times are milliseconds from now.
 pub fn delivery(line: &str, now: Now) -> Delivery {
     let words = Words::new(line);
@@ -294,17 +326,23 @@ pub fn delivery(line: &str, now: Now) -> Delivery {
         expires: words
             .number("expires")
             .map(|ms: u64| UnixMs(now.unix.0 + ms)),
+        deaths: words.text("died").map(deaths),
         ..Message::default()
     };
+    let mut identifiers = words.numbers("ids");
     Delivery {
-        consumer: ConsumerTag(0),
+        consumer: ConsumerTag(words.number("tag").unwrap_or(0)),
         offset: Offset(words.number("offset").expect("an offset")),
         attempt: words.number("attempt").unwrap_or(1),
         quality,
         retain: words.has("retain"),
-        identifier: 0,
-        more_identifiers: None,
-        received: false,
+        identifier: if identifiers.is_empty() {
+            0
+        } else {
+            identifiers.remove(0)
+        },
+        more_identifiers: (!identifiers.is_empty()).then(|| Arc::new(identifiers)),
+        received: words.has("received"),
         message: Arc::new(message),
     }
 }

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `# ...` | the title, with the clause; line one |
 //! | `config key=value` | a key of the gateway's configuration |
-//! | `version 4` or `version 5` | how to read the output when no `connect` line says it |
+//! | `version 3`, `4` or `5` | how to read the output when no `connect` line says it |
 //! | `open v5 id=dev ...` | connect, and have everything answered with yes |
 //! | `> packet` or `>hex 30 ...` | bytes of the client; lines in a row are one read |
 //! | `! answer` | an answer of the broker; `published` lines in a row come together |
@@ -61,6 +61,15 @@ impl<'a> Words<'a> {
         self.words
             .iter()
             .filter_map(move |word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// The numbers of a key, parted by commas.
+    pub fn numbers(&self, key: &str) -> Vec<u32> {
+        self.text(key)
+            .into_iter()
+            .flat_map(|text| text.split(','))
+            .map(|number| number.parse().expect("a number"))
+            .collect()
     }
 
     pub fn number<N: TryFrom<u64>>(&self, key: &str) -> Option<N> {

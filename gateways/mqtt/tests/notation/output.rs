@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use anabranch_core::gateway::Command;
-use anabranch_core::message::{Message, Quality};
+use anabranch_core::gateway::{Command, SendRetained, SessionFilter};
+use anabranch_core::id::ConsumerTag;
+use anabranch_core::message::Message;
 use anabranch_mqtt::codec::{Packet, Properties, PropertyIter, Value, Version};
 use bytes::Bytes;
 
@@ -66,7 +67,7 @@ pub fn packet_line(packet: &Packet, version: Version) -> String {
             .join(" ")
     };
     match packet {
-        Packet::ConnAck(packet) if version == Version::V311 => format!(
+        Packet::ConnAck(packet) if !version.is_v5() => format!(
             "connack {} present={}",
             packet.reason.to_connect_return_code(),
             u8::from(packet.session_present)
@@ -130,6 +131,7 @@ fn message(message: &Message) -> String {
         message.address,
         message.quality as u8
     );
+    line.push_str(if message.retain { " retain" } else { "" });
     if let Some(expires) = message.expires {
         let _ = write!(line, " lives={}", expires.0 - message.published.0);
     }
@@ -138,6 +140,40 @@ fn message(message: &Message) -> String {
         block(&message.properties),
         body(&message.body)
     )
+}
+
+/// The tag of a consumer other than the session's own.
+fn tag(consumer: ConsumerTag) -> String {
+    match consumer.0 {
+        0 => String::new(),
+        tag => format!(" tag={tag}"),
+    }
+}
+
+fn group(name: Option<&str>) -> String {
+    name.map_or(String::new(), |name| format!("({name})"))
+}
+
+fn filter(asked: &SessionFilter) -> String {
+    let spec = &asked.spec;
+    let mut line = format!(
+        " {}{},{}",
+        group(asked.group.as_deref()),
+        spec.filter,
+        spec.quality as u8
+    );
+    for (set, word) in [
+        (spec.no_local, ",nl"),
+        (spec.retain_as_published, ",rap"),
+        (asked.retained == SendRetained::IfNew, ",new"),
+        (asked.retained == SendRetained::Never, ",never"),
+    ] {
+        line.push_str(if set { word } else { "" });
+    }
+    if spec.identifier != 0 {
+        let _ = write!(line, ",id={}", spec.identifier);
+    }
+    line
 }
 
 /// A command, as one line; settlements as one line per offset, however they were coalesced.
@@ -156,56 +192,66 @@ pub fn command_lines(command: &Command) -> Vec<String> {
                 .map_or("-".to_owned(), |secret| text(secret)),
         ),
         Command::Enter { vhost, .. } => format!("enter {vhost}"),
-        Command::OpenSession { session, .. } => format!(
-            "session {}{} expiry={} credit={}",
-            session.client_id,
-            if session.clean_start { " clean" } else { "" },
-            session.expiry_s,
-            session.credit
-        ),
+        Command::OpenSession { session, .. } => {
+            let line = format!(
+                "session {}{} expiry={} credit={}",
+                session.client_id,
+                if session.clean_start { " clean" } else { "" },
+                session.expiry_s,
+                session.credit
+            );
+            match &session.will {
+                Some(will) => {
+                    let (delay_s, will) = (will.delay_s, message(&will.message));
+                    format!("{line} will delay={delay_s} {will}")
+                }
+                None => line,
+            }
+        }
+        Command::DropWill => "drop-will".to_owned(),
+        Command::Forget { token, once } => {
+            let silent = if token.0 == 0 { " -" } else { "" };
+            format!("forget{silent} {}", once.0)
+        }
+        Command::Receive {
+            consumer, offset, ..
+        } => format!("receive {offset}{}", tag(*consumer)),
         Command::Publish {
             token,
             message: published,
+            once,
             ..
         } => {
             let token = match token.0 {
                 0 => "-".to_owned(),
                 token => token.to_string(),
             };
-            format!("publish {token} {}", message(published))
+            let once = once.map_or(String::new(), |once| format!(" once={}", once.0));
+            format!("publish {token}{once} {}", message(published))
         }
         Command::Settle {
+            consumer,
             first,
             last,
             outcome,
-            ..
         } => {
+            let tag = tag(*consumer);
             let outcome = format!("{outcome:?}").to_lowercase();
             return (first.0..=last.0)
-                .map(|offset| format!("settle {offset} {outcome}"))
+                .map(|offset| format!("settle {offset} {outcome}{tag}"))
                 .collect();
         }
         Command::SetSessionExpiry { expiry_s } => format!("expiry {expiry_s}"),
         Command::Subscribe { filters, .. } => {
-            let one = |asked: &anabranch_core::gateway::SessionFilter| {
-                let spec = &asked.spec;
-                let at_least = spec.quality != Quality::AtMostOnce;
-                format!(
-                    " {},{}{}{}",
-                    spec.filter,
-                    u8::from(at_least),
-                    if spec.no_local { ",nl" } else { "" },
-                    if spec.retain_as_published { ",rap" } else { "" }
-                )
-            };
-            format!("subscribe{}", filters.iter().map(one).collect::<String>())
+            let all = filters.iter().map(filter);
+            format!("subscribe{}", all.collect::<String>())
         }
         Command::Unsubscribe { filters, .. } => {
             format!(
                 "unsubscribe{}",
                 filters
                     .iter()
-                    .map(|one| format!(" {}", one.filter))
+                    .map(|one| format!(" {}{}", group(one.group.as_deref()), one.filter))
                     .collect::<String>()
             )
         }
