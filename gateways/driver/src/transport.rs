@@ -180,3 +180,14 @@ impl Transport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_connection_pays_a_pointer_for_the_others() {
+        assert!(size_of::<Transport>() <= size_of::<TcpStream>() + 2 * size_of::<usize>());
+        assert!(size_of::<Transport>() <= 3 * size_of::<usize>());
+    }
+}

@@ -107,6 +107,11 @@ impl Wrapped {
                 _ => Arrived::Bytes { count: 0, more },
             });
         }
+        if self.web.as_ref().is_some_and(WebSocket::has_ended) {
+            // Its last bytes came together with its goodbye.
+            self.deaf = true;
+            return Ok(Arrived::Goodbye);
+        }
         let before = self.missing();
         let mut answers = Vec::new();
         let (mut count, mut more) = match &mut self.secure {
@@ -139,10 +144,6 @@ impl Wrapped {
                 return Ok(self.fault(before, &why));
             }
             match received {
-                Ok(0) if ended => {
-                    self.deaf = true;
-                    return Ok(Arrived::Goodbye);
-                }
                 Ok(payload) => {
                     count = payload;
                     more |= ended;

@@ -332,6 +332,24 @@ fn frames_may_follow_the_request_at_once_and_all_of_it_byte_by_byte() {
 }
 
 #[test]
+fn a_goodbye_right_behind_the_last_word_is_answered() {
+    let node = node(quick());
+    let mut client = node.connect();
+    let mut bytes = REQUEST.as_bytes().to_vec();
+    bytes.extend(b"\x82\x8b\0\0\0\0login anna\n\x88\x82\0\0\0\0\x03\xe9");
+    client.raw(&bytes);
+    let mut said = Vec::new();
+    client.socket().read_to_end(&mut said).unwrap();
+    assert!(said.ends_with(b"\r\n\r\n\x88\x02\x03\xe9"), "{said:?}");
+    node.until_empty();
+    assert_eq!(
+        node.driver.totals().received_bytes,
+        11,
+        "the word was taken"
+    );
+}
+
+#[test]
 fn half_an_opening_is_ended_in_time() {
     let limits = DriverLimits {
         login_ms: 100,
