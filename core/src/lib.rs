@@ -25,4 +25,5 @@ pub mod router;
 pub mod shard;
 pub mod stream;
 pub mod trie;
+pub mod will;
 pub mod worker;

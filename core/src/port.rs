@@ -18,6 +18,7 @@ use crate::id::{
 use crate::limits::{Mode, StreamLimits};
 use crate::message::{Message, Quality};
 use crate::meta::{MetaCommand, MetaReply};
+use crate::will::SavedWill;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -225,6 +226,11 @@ pub enum Question {
         /// What.
         filters: Vec<crate::address::TopicFilter>,
     },
+    /// The will of the connection's session is void. Reply `Done`.
+    DropWill {
+        /// Whose session.
+        connection: ConnectionId,
+    },
     /// Take a key of the connection's session, unless it is held. Reply `Taken`.
     Take {
         /// Whose session.
@@ -299,6 +305,8 @@ pub struct OpenSession {
     pub expiry_s: u32,
     /// Limit of unsettled deliveries above `AtMostOnce`.
     pub credit: u32,
+    /// What it leaves behind when its connection ends out of order.
+    pub will: Option<SavedWill>,
     /// Kept in this shard even when it ends with its connection: the worker's own volatile shard is
     /// asked with this.
     pub here: bool,

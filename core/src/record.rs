@@ -32,10 +32,11 @@
 use crate::address::{Address, TopicFilter};
 use crate::death::Deaths;
 use crate::gateway::{FilterSpec, OnceKey};
-use crate::id::{ConnectionId, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
+use crate::id::{ConnectionId, Epoch, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
 use crate::port::{Extra, Once};
+use crate::will::SavedWill;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -187,6 +188,36 @@ pub enum Change {
         stream: StreamId,
         /// The key.
         key: OnceKey,
+    },
+    /// Open or resume a session that leaves a will.
+    OpenSessionWith {
+        /// In.
+        vhost: VhostId,
+        /// Whose.
+        client_id: Arc<str>,
+        /// Forget an earlier one.
+        clean_start: bool,
+        /// Seconds it outlives its connection.
+        expiry_s: u32,
+        /// The will; `OpenSession` leaves none.
+        will: SavedWill,
+    },
+    /// A session's will is void.
+    DropWill {
+        /// Which session.
+        stream: StreamId,
+    },
+    /// The delay of a session's will is over.
+    WillDue {
+        /// Which session.
+        stream: StreamId,
+        /// Not if it was opened since.
+        epoch: Epoch,
+    },
+    /// A will is stored wherever it goes.
+    WillDone {
+        /// Which: wills are numbered as they become due.
+        number: u64,
     },
 }
 
@@ -627,6 +658,18 @@ fn parse(bytes: &mut Bytes) -> Result<(Mark, Record), RecordError> {
         _ => return Err(RecordError::Field),
     };
     Ok((mark, record))
+}
+
+/// A message by itself, as records have it: for checkpoints.
+pub(crate) fn message_bytes(message: &Message) -> Bytes {
+    let mut out = BytesMut::with_capacity(message.cost_bytes());
+    put_message(&mut out, message);
+    out.freeze()
+}
+
+/// The message that [`message_bytes`] wrote.
+pub(crate) fn message_from(bytes: Bytes) -> Result<Message, RecordError> {
+    take_message(bytes)
 }
 
 /// How many bytes the record has whose first [`RECORD_HEADER_BYTES`] these are.

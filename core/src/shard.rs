@@ -26,6 +26,7 @@ mod once;
 mod questions;
 mod receipts;
 mod settle;
+mod wills;
 
 pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
 
@@ -190,6 +191,7 @@ pub struct Shard<B> {
     pub(crate) lanes: FxHashMap<Lane, Sequence>,
     pub(crate) session_counter: u64,
     pub(crate) heard: Heard,
+    wills: wills::Wills,
     // Derived.
     pub(crate) filters: FxHashMap<VhostId, Filters>,
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
@@ -235,6 +237,7 @@ impl<B: Place> Shard<B> {
             lanes: FxHashMap::default(),
             session_counter: 0,
             heard: Heard::default(),
+            wills: wills::Wills::default(),
             filters: FxHashMap::default(),
             ends: BTreeSet::new(),
             queues: Volume::default(),

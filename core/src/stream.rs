@@ -26,6 +26,7 @@ use crate::limits::{Mode, StreamLimits};
 use crate::message::Quality;
 use crate::once::Keys;
 use crate::record::AsJson;
+use crate::will::SavedWill;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -99,6 +100,8 @@ pub struct Session {
     pub closed: Option<UnixMs>,
     /// Its bindings to the vhost's topic exchange.
     pub filters: FilterList,
+    /// What it leaves behind when its connection ends out of order.
+    pub will: Option<Box<SavedWill>>,
     /// Keys of its publisher's messages that are stored once, if it ever took one.
     pub keys: Option<Box<Keys>>,
     /// Its live connection. Not persisted: the leader's memory.

@@ -17,8 +17,10 @@ use crate::message::{Message, Quality};
 use crate::port::{Extra, OpenSession, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
 use crate::shard::matching::{self, Wanted};
+use crate::shard::wills;
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
 use crate::stream::{Entry, FilterList, Kind, Session, Stream, Volume};
+use crate::will::SavedWill;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -189,7 +191,9 @@ impl<B: Place> Shard<B> {
         let (id, vhost) = (stream.id, stream.vhost);
         self.account(stream.is_queue(), Volume::default(), stream.kept());
         if let Some(session) = stream.session() {
-            self.session_ends(id, session.ends(), None);
+            let (ends, due) = (session.ends(), wills::due(session));
+            self.session_ends(id, ends, None);
+            self.will_moves(id, due, None);
         }
         let name = stream
             .session()
@@ -217,6 +221,10 @@ impl<B: Place> Shard<B> {
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
+            self.will_moves(id, None, wills::due(&session));
+            if let Some(will) = stream.take_will() {
+                self.will_left(stream.vhost, will);
+            }
             self.sessions.remove(&(stream.vhost, session.client_id));
             for spec in session.filters.iter() {
                 self.unbind(stream.vhost, place, spec);
@@ -260,14 +268,15 @@ impl<B: Place> Shard<B> {
     }
 
     /// Changes a session and keeps the list of ends right.
-    fn change_session(&mut self, id: StreamId, change: impl FnOnce(&mut Session)) {
+    pub(super) fn change_session(&mut self, id: StreamId, change: impl FnOnce(&mut Session)) {
         let Some(session) = self.stream_mut(id).and_then(Stream::session_mut) else {
             return;
         };
-        let before = session.ends();
+        let (ended, was_due) = (session.ends(), wills::due(session));
         change(session);
-        let after = session.ends();
-        self.session_ends(id, after, before);
+        let (ends, due) = (session.ends(), wills::due(session));
+        self.session_ends(id, ends, ended);
+        self.will_moves(id, due, was_due);
     }
 
     pub(super) fn bind(&mut self, place: u32, spec: FilterSpec) {
@@ -367,8 +376,25 @@ impl<B: Place> Shard<B> {
                 clean_start,
                 expiry_s,
             } => {
-                self.apply_open(clock, mark, vhost, client_id, clean_start, expiry_s);
+                let how = (clean_start, expiry_s, None);
+                self.apply_open(clock, mark, vhost, client_id, how);
             }
+            Change::OpenSessionWith {
+                vhost,
+                client_id,
+                clean_start,
+                expiry_s,
+                will,
+            } => {
+                let how = (clean_start, expiry_s, Some(Box::new(will)));
+                self.apply_open(clock, mark, vhost, client_id, how);
+            }
+            Change::DropWill { stream } => {
+                self.drop_will(stream);
+                self.answer(mark, ShardReply::Done);
+            }
+            Change::WillDue { stream, epoch } => self.apply_will_due(stream, epoch),
+            Change::WillDone { number } => self.apply_will_done(number),
             Change::CloseSession { stream } => {
                 let live = self
                     .stream_mut(stream)
@@ -376,6 +402,7 @@ impl<B: Place> Shard<B> {
                     .is_some_and(|session| session.live.is_some());
                 if !live {
                     self.change_session(stream, |session| session.closed = Some(clock));
+                    self.will_of_closed(clock, stream);
                 }
             }
             Change::EndSession { stream } => {
@@ -442,8 +469,7 @@ impl<B: Place> Shard<B> {
         mark: Mark,
         vhost: VhostId,
         client_id: Arc<str>,
-        clean_start: bool,
-        expiry_s: u32,
+        (clean_start, expiry_s, will): (bool, u32, Option<Box<SavedWill>>),
     ) {
         let name = (vhost, client_id.clone());
         let mut place = self.sessions.get(&name).copied();
@@ -453,7 +479,11 @@ impl<B: Place> Shard<B> {
         }
         let present = place.is_some();
         let id = match place.and_then(|at| self.streams[at as usize].as_deref()) {
-            Some(stream) => stream.id,
+            Some(stream) => {
+                let id = stream.id;
+                self.will_of_resumed(clock, id);
+                id
+            }
             None => {
                 self.session_counter += 1;
                 let id = StreamId::of_session(self.id, self.session_counter);
@@ -463,6 +493,7 @@ impl<B: Place> Shard<B> {
                     expiry_s,
                     closed: None,
                     filters: FilterList::default(),
+                    will: None,
                     keys: None,
                     live: None,
                 };
@@ -479,6 +510,7 @@ impl<B: Place> Shard<B> {
             session.epoch = Epoch(session.epoch.0 + 1);
             session.expiry_s = expiry_s;
             session.closed = None;
+            session.will = will;
         });
         let Some(worker) = self.worker_of(mark.lane) else {
             return;
@@ -504,7 +536,6 @@ impl<B: Place> Shard<B> {
                     },
                 );
             }
-            // Its connection is gone already.
             // Its connection is gone already.
             None => self.close_session(clock, id, None),
         }

@@ -7,6 +7,7 @@
 mod first;
 
 use super::Shard;
+use super::wills::Due;
 use crate::id::{Lane, Position, Sequence};
 use crate::once::Heard;
 use crate::stream::{SavedStream, Stream};
@@ -21,6 +22,7 @@ struct Saved<B> {
     lanes: Vec<(Lane, Sequence)>,
     streams: Vec<SavedStream<B>>,
     heard: Heard,
+    wills: Due,
 }
 
 /// Why a checkpoint cannot be used.
@@ -56,6 +58,7 @@ impl Shard<Position> {
             lanes,
             streams: streams.into_iter().map(|stream| stream.save()).collect(),
             heard: self.heard.clone(),
+            wills: self.save_wills(),
         };
         let out = vec![CHECKPOINT_VERSION];
         // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
@@ -77,6 +80,7 @@ impl Shard<Position> {
         };
         self.session_counter = saved.session_counter;
         self.heard = saved.heard;
+        self.restore_wills(saved.wills);
         self.lanes = saved.lanes.into_iter().collect();
         for saved in saved.streams {
             let stream = Stream::restore(saved);

@@ -33,6 +33,8 @@ pub(crate) enum Errand {
         offset: u64,
         reason: DeathReason,
     },
+    /// A will that is due, by its number.
+    Will { number: u64 },
 }
 
 /// What became of preparing an errand.
@@ -108,8 +110,11 @@ impl<B: Place> Shard<B> {
         if !self.journalled() {
             return self.id.host();
         }
-        let Errand::Letter { stream, .. } = errand;
-        WorkerId((stream.0 % u64::from(self.worker_count.max(1))) as u16)
+        let number = match errand {
+            Errand::Letter { stream, .. } => stream.0,
+            Errand::Will { number } => number,
+        };
+        WorkerId((number % u64::from(self.worker_count.max(1))) as u16)
     }
 
     fn prepare(&mut self, now: UnixMs, errand: Errand, bodies: &mut dyn Bodies<B>) -> Prepared {
@@ -136,6 +141,15 @@ impl<B: Place> Shard<B> {
                     from: Some(id),
                 })
             }
+            Errand::Will { number } => match self.due_will(now, number) {
+                Some((vhost, message)) => Prepared::Ready(Forward {
+                    id: 0,
+                    vhost,
+                    message,
+                    from: None,
+                }),
+                None => Prepared::Void,
+            },
         }
     }
 
@@ -155,14 +169,19 @@ impl<B: Place> Shard<B> {
 
     /// It is stored elsewhere, or need not be: nothing is left to do here.
     fn done_with(&mut self, errand: Errand) {
-        let Errand::Letter { stream, offset, .. } = errand;
-        self.with_stream(stream, |shard, stream| shard.dismiss(stream, offset));
+        match errand {
+            Errand::Letter { stream, offset, .. } => {
+                self.with_stream(stream, |shard, stream| shard.dismiss(stream, offset));
+            }
+            Errand::Will { number } => self.will_arrived(number),
+        }
     }
 
     /// It can neither be sent nor be forgotten: it stays, for whoever can mend it.
     fn keep(&mut self, errand: Errand) {
-        let Errand::Letter { stream, offset, .. } = errand;
-        self.with_stream(stream, |_, stream| stream.stay(offset));
+        if let Errand::Letter { stream, offset, .. } = errand {
+            self.with_stream(stream, |_, stream| stream.stay(offset));
+        }
     }
 }
 

@@ -85,15 +85,19 @@ impl<B: Place> Shard<B> {
             return;
         }
         self.next_tick = now.monotonic.after(TICK_MS);
+        self.look_for_wills(now);
         while let Some(&(end, id)) = self.ends.first() {
             if end > now.unix {
                 break;
             }
             self.ends.pop_first();
-            let due = self
-                .stream_mut(id)
-                .and_then(|stream| stream.session()?.ends());
-            if due.is_some_and(|due| due <= now.unix) {
+            let due = self.stream_mut(id).and_then(|stream| {
+                let session = stream.session()?;
+                let due = session.ends()? <= now.unix;
+                due.then(|| (stream.vhost, session.client_id.clone()))
+            });
+            // A connection that has claimed it resumes it with the next frame.
+            if due.is_some_and(|name| !self.owners.contains_key(&name)) {
                 self.change(now.unix, Mark::default(), Change::EndSession { stream: id });
             }
         }

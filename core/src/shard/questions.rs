@@ -150,6 +150,12 @@ impl<B: Place> Shard<B> {
                 }
                 None => Err(no_session()),
             },
+            Question::DropWill { connection } => match self.session_of(connection) {
+                Some(stream) => {
+                    return self.change(now.unix, mark, Change::DropWill { stream });
+                }
+                None => Err(no_session()),
+            },
             Question::Take { connection, key } => match self.session_of(connection) {
                 Some(stream) => {
                     return self.change(now.unix, mark, Change::Taken { stream, key });
@@ -333,11 +339,22 @@ impl<B: Place> Shard<B> {
             sequence: Sequence(ticket),
         };
         if keep {
-            let change = Change::OpenSession {
-                vhost: open.vhost,
-                client_id: open.client_id.clone(),
-                clean_start: open.clean_start,
-                expiry_s: open.expiry_s,
+            let (vhost, client_id) = (open.vhost, open.client_id.clone());
+            let (clean_start, expiry_s) = (open.clean_start, open.expiry_s);
+            let change = match open.will.clone().filter(|_| !open.here) {
+                None => Change::OpenSession {
+                    vhost,
+                    client_id,
+                    clean_start,
+                    expiry_s,
+                },
+                Some(will) => Change::OpenSessionWith {
+                    vhost,
+                    client_id,
+                    clean_start,
+                    expiry_s,
+                    will,
+                },
             };
             self.asked.insert((from, ticket), open);
             self.change(now.unix, mark, change);

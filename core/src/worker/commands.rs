@@ -257,7 +257,12 @@ impl Worker {
                 let result = self.forget(now, connection, state, token, once);
                 self.or_refuse(state, token, result);
             }
-            Command::DropWill => {}
+            Command::DropWill => {
+                if let Some(session) = state.session.as_ref().filter(|session| session.lasts()) {
+                    let question = Question::DropWill { connection };
+                    self.ask_shard(now, session.shard, connection, Step::Nothing, question);
+                }
+            }
             Command::OpenSession { token, session } => {
                 let result = self.open_session(now, connection, state, token, session);
                 self.or_refuse(state, token, result);

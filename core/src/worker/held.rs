@@ -216,7 +216,9 @@ impl Worker {
                     None,
                     message,
                 ),
-                other @ (Command::Settle { .. } | Command::SetSessionExpiry { .. }) => {
+                other @ (Command::Settle { .. }
+                | Command::SetSessionExpiry { .. }
+                | Command::DropWill) => {
                     self.command(now, connection, state, other);
                 }
                 _ => {}

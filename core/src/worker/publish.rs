@@ -328,7 +328,12 @@ impl Worker {
         state.published_answer(token, PublishOutcome::Refused(kind));
     }
 
-    fn may_publish(&mut self, state: &Connected, route: &Route, message: &Message) -> bool {
+    pub(super) fn may_publish(
+        &mut self,
+        state: &Connected,
+        route: &Route,
+        message: &Message,
+    ) -> bool {
         let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
             return false;
         };

@@ -8,9 +8,10 @@ use super::steps::Step;
 use super::{Connected, Worker};
 use crate::authority::{Action, Circumstances, Resource};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{SessionFilter, SessionOpen};
+use crate::gateway::{SessionFilter, SessionOpen, Will};
 use crate::id::{ConnectionId, Now, Token};
 use crate::port::{ConsumerKey, OpenSession, Question};
+use crate::will::SavedWill;
 
 impl Worker {
     pub(super) fn open_session(
@@ -22,6 +23,10 @@ impl Worker {
         session: SessionOpen,
     ) -> Checked<()> {
         let here = Self::here(state)?;
+        let will = session.will;
+        if let Some(will) = &will {
+            self.may_leave(state, will)?;
+        }
         let open = OpenSession {
             consumer: ConsumerKey {
                 connection,
@@ -34,6 +39,7 @@ impl Worker {
             clean_start: session.clean_start,
             expiry_s: session.expiry_s,
             credit: session.credit,
+            will: will.as_ref().map(SavedWill::new),
             here: false,
         };
         let home = self.fabric.meta().place(&here.name, &open.client_id);
@@ -49,6 +55,26 @@ impl Worker {
             open: Box::new(open.clone()),
         };
         self.ask_shard(now, home, connection, step, Question::OpenSession(open));
+        Ok(())
+    }
+
+    /// Whether a connection may leave this will: as if it published the message now.
+    fn may_leave(&mut self, state: &Connected, will: &Will) -> Checked<()> {
+        let here = Self::here(state)?;
+        let route = self.router.route(here.vhost, &will.message);
+        if route.exchange_missing {
+            return Err(Refusal::new(
+                ErrorKind::NotFound,
+                "the will's exchange does not exist",
+            ));
+        }
+        if route.internal || !self.may_publish(state, &route, &will.message) {
+            let (user, address) = (&here.principal.user, &will.message.address);
+            return Err(Refusal::new(
+                ErrorKind::AccessRefused,
+                format!("a will for '{address}' refused for user '{user}'"),
+            ));
+        }
         Ok(())
     }
 

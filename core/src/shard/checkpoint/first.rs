@@ -8,6 +8,7 @@ use crate::id::{Epoch, Lane, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::message::Quality;
 use crate::once::Heard;
 use crate::record::{AsJson, FirstLimits};
+use crate::shard::wills::Due;
 use crate::stream::{Entry, SavedStream, Session, Tally};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -71,6 +72,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Saved<Position>, CheckpointError> {
         lanes: first.lanes,
         streams: first.streams.into_iter().map(stream).collect(),
         heard: Heard::default(),
+        wills: Due::default(),
     })
 }
 
@@ -103,6 +105,7 @@ fn session(first: FirstSession) -> Session {
         expiry_s: first.expiry_s,
         closed: first.closed,
         filters: first.filters.into_iter().collect(),
+        will: None,
         keys: None,
         live: None,
     }

@@ -1,0 +1,165 @@
+//! Wills: messages that sessions leave behind, published when a connection ended out of order.
+//!
+//! A will is due when its delay after the end of the connection is over, when the session ends, or when another
+//! connection takes the session over and nothing was to be waited for. Resuming the session before cancels it. A
+//! will that is due does not depend on its session any more: the shard keeps it until it is stored wherever it goes.
+//!
+//! Owns: when a will is due, and keeping it until it was published.
+//! Never: publishing (`forward.rs`).
+
+use super::forward::Errand;
+use super::{Place, Shard};
+use crate::id::{Epoch, Now, StreamId, UnixMs, VhostId};
+use crate::message::Message;
+use crate::record::{Change, Mark};
+use crate::stream::{Session, Stream};
+use crate::will::SavedWill;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The wills of a shard beside those that sessions still have.
+#[derive(Debug, Default)]
+pub(crate) struct Wills {
+    /// When the wills of sessions without a connection are due.
+    times: BTreeSet<(UnixMs, StreamId)>,
+    due: Due,
+}
+
+/// Wills that are due, until they are stored elsewhere. Persisted (version of the checkpoint).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Due {
+    last: u64,
+    wills: BTreeMap<u64, (VhostId, SavedWill)>,
+}
+
+/// When a session's will is due, if it has one and its connection is gone.
+pub(super) fn due(session: &Session) -> Option<UnixMs> {
+    let will = session.will.as_ref()?;
+    let wait_s = will.delay_s.min(session.expiry_s);
+    Some(session.closed?.after(u64::from(wait_s) * 1000))
+}
+
+impl<B: Place> Shard<B> {
+    /// Another time, or none, at which a session's will is due.
+    pub(super) fn will_moves(&mut self, id: StreamId, now: Option<UnixMs>, before: Option<UnixMs>) {
+        if now == before {
+            return;
+        }
+        if let Some(before) = before {
+            self.wills.times.remove(&(before, id));
+        }
+        if let Some(now) = now {
+            self.wills.times.insert((now, id));
+        }
+    }
+
+    /// Records that wills are due now.
+    pub(super) fn look_for_wills(&mut self, now: Now) {
+        while let Some(&(time, id)) = self.wills.times.first() {
+            if time > now.unix {
+                break;
+            }
+            self.wills.times.pop_first();
+            let session = self.stream_mut(id).and_then(|stream| stream.session());
+            let due = session.filter(|session| due(session).is_some_and(|due| due <= now.unix));
+            if let Some(epoch) = due.map(|session| session.epoch) {
+                let change = Change::WillDue { stream: id, epoch };
+                self.change(now.unix, Mark::default(), change);
+            }
+        }
+    }
+
+    pub(super) fn apply_will_due(&mut self, id: StreamId, epoch: Epoch) {
+        let session = self.stream_mut(id).and_then(|stream| stream.session());
+        // Resumed meanwhile: it has another will, or none.
+        if session.is_some_and(|session| session.epoch == epoch && session.closed.is_some()) {
+            self.publish_will(id);
+        }
+    }
+
+    /// A session's connection ended: its will is due at once when there is nothing to wait for.
+    pub(super) fn will_of_closed(&mut self, clock: UnixMs, id: StreamId) {
+        let session = self.stream_mut(id).and_then(|stream| stream.session());
+        if session.and_then(due).is_some_and(|due| due <= clock) {
+            self.publish_will(id);
+        }
+    }
+
+    /// A session is resumed: its earlier will is due when its time had come, or when it is taken from a live
+    /// connection and there was nothing to wait for; else it is void.
+    pub(super) fn will_of_resumed(&mut self, clock: UnixMs, id: StreamId) {
+        let Some(session) = self.stream_mut(id).and_then(|stream| stream.session()) else {
+            return;
+        };
+        let at_once = session.will.as_ref().is_some_and(|will| {
+            session.closed.is_none() && will.delay_s.min(session.expiry_s) == 0
+        });
+        if at_once || due(session).is_some_and(|due| due <= clock) {
+            self.publish_will(id);
+        } else {
+            self.drop_will(id);
+        }
+    }
+
+    /// A session's will is void.
+    pub(super) fn drop_will(&mut self, id: StreamId) {
+        self.change_session(id, |session| session.will = None);
+    }
+
+    /// A session's will, if it has one, is due now.
+    pub(super) fn publish_will(&mut self, id: StreamId) {
+        let mut taken = None;
+        self.change_session(id, |session| taken = session.will.take());
+        if let Some((vhost, will)) = self.stream_mut(id).map(|stream| stream.vhost).zip(taken) {
+            self.will_left(vhost, *will);
+        }
+    }
+
+    /// A session is gone and leaves its will.
+    pub(super) fn will_left(&mut self, vhost: VhostId, will: SavedWill) {
+        let due = &mut self.wills.due;
+        due.last += 1;
+        due.wills.insert(due.last, (vhost, will));
+        let number = due.last;
+        self.forwards.push(Errand::Will { number });
+    }
+
+    /// A will that is due, as it is published now.
+    pub(super) fn due_will(&self, now: UnixMs, number: u64) -> Option<(VhostId, Arc<Message>)> {
+        let (vhost, will) = self.wills.due.wills.get(&number)?;
+        Some((*vhost, will.message_at(now)))
+    }
+
+    /// It is stored wherever it goes.
+    pub(super) fn will_arrived(&mut self, number: u64) {
+        if self.wills.due.wills.contains_key(&number) {
+            let change = Change::WillDone { number };
+            self.change(UnixMs::default(), Mark::default(), change);
+        }
+    }
+
+    pub(super) fn apply_will_done(&mut self, number: u64) {
+        self.wills.due.wills.remove(&number);
+    }
+
+    /// What a checkpoint keeps of wills that are due.
+    pub(super) fn save_wills(&self) -> Due {
+        self.wills.due.clone()
+    }
+
+    /// They are published as if they had just become due.
+    pub(super) fn restore_wills(&mut self, due: Due) {
+        for number in due.wills.keys() {
+            self.forwards.push(Errand::Will { number: *number });
+        }
+        self.wills.due = due;
+    }
+}
+
+impl<B: Clone> Stream<B> {
+    /// Takes the will of a session that ends.
+    pub(super) fn take_will(&mut self) -> Option<SavedWill> {
+        self.session_mut()?.will.take().map(|will| *will)
+    }
+}
