@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
-pub use self::queue::{Flags, QueueKind, queue};
+pub use self::queue::{Flags, QueueArguments, QueueKind, queue, queue_of};
 use crate::error::{AmqpError, ReplyCode};
 use crate::map::neutral_value;
 use crate::wire::table::{Table, Value};
@@ -29,9 +29,9 @@ const CONSUME_NOT_BUILT: [&str; 4] = [
 ];
 
 /// The argument of an exchange that names who takes what it cannot route.
-const ALTERNATE: &str = "alternate-exchange";
+pub const ALTERNATE: &str = "alternate-exchange";
 /// The argument of a binding that asks for last values. Not part of what tells bindings apart.
-const RETAINED: &str = "x-retained";
+pub const RETAINED: &str = "x-retained";
 
 /// Named values as core takes them.
 pub type Arguments = Vec<(Bytes, NeutralValue)>;

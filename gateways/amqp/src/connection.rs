@@ -318,3 +318,15 @@ impl Connection for AmqpConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections are mostly idle and many: what each holds by being there is kept in sight.
+    #[test]
+    fn an_idle_connection_with_a_channel_is_small() {
+        let bytes = size_of::<AmqpConnection>() + size_of::<Channel>();
+        assert!(bytes <= 1536, "{bytes} bytes");
+    }
+}

@@ -6,7 +6,7 @@
 //! Read `gateway` first, then `connection`; `README.md` says what is built and what is refused.
 
 pub mod address;
-mod arguments;
+pub mod arguments;
 mod channel;
 mod config;
 mod confirm;

@@ -138,6 +138,15 @@ fn wire_value(value: &NeutralValue, depth: u32, put: &mut dyn FnMut(Value<'_>)) 
     }
 }
 
+/// Neutral pairs as a wire table; pairs whose name cannot be written are left out.
+pub fn wire_table(pairs: &[(Bytes, NeutralValue)]) -> Bytes {
+    let mut table = TableWriter::new();
+    for (name, value) in pairs {
+        put_pair(&mut table, name, value, 1);
+    }
+    table.finish()
+}
+
 /// Appends a pair when its name can be written at all.
 fn put_pair(table: &mut TableWriter, name: &[u8], value: &NeutralValue, depth: u32) {
     wire_value(value, depth, &mut |value| {

@@ -7,11 +7,14 @@
 use std::sync::Arc;
 
 use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
+use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
 use super::{Arguments, kept, not_supported};
 use crate::address;
 use crate::error::{AmqpError, ReplyCode};
+use crate::map::wire_table;
+use crate::wire::field::ShortStr;
 use crate::wire::table::{Table, Value};
 
 /// How often a message of a quorum queue may come back when the queue does not say.
@@ -97,6 +100,25 @@ pub fn queue(table: Table<'_>, flags: Flags) -> Result<QueueArguments, AmqpError
         limits: reading.finish()?,
         arguments: kept(pairs.filter(|(name, _)| !(classic && *name == b"x-queue-type"))),
     })
+}
+
+/// Reads arguments of a queue that were not given over the wire, as if they had been: a client that gives
+/// the same later declares the same queue.
+///
+/// # Errors
+/// As [`queue`]; 406 also for a name that is longer than the wire takes.
+pub fn queue_of(
+    given: &[(Bytes, NeutralValue)],
+    flags: Flags,
+) -> Result<QueueArguments, AmqpError> {
+    if let Some((name, _)) = given.iter().find(|(name, _)| ShortStr::new(name).is_none()) {
+        let name = String::from_utf8_lossy(name);
+        return Err(invalid(&name, "the name must be at most 255 bytes"));
+    }
+    let raw = wire_table(given);
+    let table = Table::new(&raw)
+        .map_err(|_| precondition("the arguments are nested too deep or too long".to_owned()))?;
+    queue(table, flags)
 }
 
 fn kind(table: Table<'_>) -> Result<QueueKind, AmqpError> {
@@ -366,6 +388,31 @@ mod tests {
                 dead_letter: None,
             }
         );
+    }
+
+    #[test]
+    fn what_came_by_another_way_is_read_as_from_the_wire() {
+        let given = |name: &'static str, value| (Bytes::from_static(name.as_bytes()), value);
+        let asked = queue_of(
+            &[
+                given("x-message-ttl", NeutralValue::Int(60_000, 64)),
+                given("x-overflow", NeutralValue::Text("reject-publish".into())),
+            ],
+            DURABLE,
+        )
+        .unwrap();
+        let over_the_wire = read(&[
+            ("x-message-ttl", Value::I64(60_000)),
+            ("x-overflow", Value::text("reject-publish")),
+        ]);
+        assert_eq!(over_the_wire.unwrap(), asked);
+        for wrong in [
+            (Bytes::from(vec![b'x'; 256]), NeutralValue::Void),
+            given("x-message-ttl", NeutralValue::Text("1".into())),
+        ] {
+            let error = queue_of(&[wrong], DURABLE).unwrap_err();
+            assert_eq!(error.code, ReplyCode::PRECONDITION_FAILED);
+        }
     }
 
     #[test]

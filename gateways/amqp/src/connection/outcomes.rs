@@ -8,7 +8,7 @@ use anabranch_core::gateway::PublishOutcome;
 use anabranch_core::id::Token;
 use anabranch_core::message::Message;
 
-use super::deliver::{properties, routing_key};
+use super::deliver::{properties, properties_room, routing_key};
 use super::publish::no_exchange;
 use super::{AmqpConnection, Cx, Phase};
 use crate::error::ReplyCode;
@@ -137,8 +137,8 @@ impl AmqpConnection {
                 routing_key: ShortStr::cut(&self.key),
             },
         );
-        // It came in a frame of this connection, so it fits into one.
-        let properties = properties(&self.codecs, message, 0, cx.now.unix, usize::MAX);
+        let room_bytes = properties_room(self.frame_bytes_max);
+        let properties = properties(&self.codecs, message, 0, cx.now.unix, room_bytes);
         cx.out
             .send
             .content(of.channel, &properties, &message.body, self.frame_bytes_max);

@@ -9,6 +9,7 @@ use anabranch_core::gateway::Command;
 use anabranch_core::message::Message;
 use bytes::{Bytes, BytesMut};
 
+use super::reply_to::with_reply_queue;
 use super::topology::bad_key;
 use super::transactions::too_much;
 use super::{AmqpConnection, Cx, channel_at};
@@ -116,13 +117,8 @@ impl AmqpConnection {
             content.origin_key = Bytes::new();
         }
         if facts.direct_reply {
-            properties = self.with_reply_queue(number, &properties)?;
+            properties = with_reply_queue(channel.reply.as_deref(), &properties)?;
         }
-        let Some(content) =
-            channel_at(&mut self.channels, number).and_then(|channel| channel.content.as_mut())
-        else {
-            return Ok(());
-        };
         content.header = Some(Header {
             properties,
             facts,

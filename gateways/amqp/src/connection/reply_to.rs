@@ -155,20 +155,17 @@ impl AmqpConnection {
             channel.last_queue = Some(queue);
         }
     }
+}
 
-    /// The properties of a publish that wants its answer by the pseudo-queue: `reply_to` names the
-    /// channel's own queue instead.
-    pub(super) fn with_reply_queue(
-        &mut self,
-        number: u16,
-        properties: &Bytes,
-    ) -> Result<Bytes, AmqpError> {
-        let reply = self
-            .channel_mut(number)
-            .and_then(|channel| channel.reply.as_ref())
-            .ok_or_else(|| precondition("fast reply consumer does not exist"))
-            .map_err(|error| error.by(BasicPublish::ID))?;
-        Ok(published::with_reply_to(properties, &reply.name))
+/// The properties of a publish that wants its answer by the pseudo-queue: `reply_to` names the channel's
+/// own queue instead.
+pub(super) fn with_reply_queue(
+    reply: Option<&ReplyQueue>,
+    properties: &Bytes,
+) -> Result<Bytes, AmqpError> {
+    match reply {
+        Some(reply) => Ok(published::with_reply_to(properties, &reply.name)),
+        None => Err(precondition("fast reply consumer does not exist").by(BasicPublish::ID)),
     }
 }
 
