@@ -82,6 +82,37 @@ fn the_empty_key_is_written_as_a_topic() {
     assert_eq!(key_to_topic(""), "/");
 }
 
+/// A topic longer than a routing key can be: the key is cut, and relayed with the header that tells the whole
+/// address it is made whole again.
+#[test]
+fn a_topic_longer_than_a_key_comes_back_from_its_key() {
+    let topic = "plant/é.7/".repeat(40);
+    let address = Address(Bytes::from(topic.clone()));
+    let mut key = Vec::new();
+    anabranch_amqp::address::address_to_key(&address.0, &mut key);
+    assert!(anabranch_amqp::address::cut_key(&mut key));
+    let message = Message {
+        address: address.clone(),
+        ..from_device(&Properties::default())
+    };
+    let list = anabranch_amqp::map::from_neutral(&Properties::default(), &message, UnixMs(0));
+    let cut = anabranch_amqp::address::key_to_address(&Bytes::from(key)).expect("a key");
+    let whole = anabranch_amqp::published::whole_address(&list, &cut.address).expect("made whole");
+    let back = anabranch_mqtt::address::to_topic(&whole);
+    assert_eq!(back, topic.as_bytes());
+}
+
+/// What is not UTF-8 has no topic of its own and is written `%XX`; by way of its own protocol it stays.
+#[test]
+fn a_key_that_is_no_text_is_percent_escaped_as_a_topic() {
+    let key = Bytes::from_static(b"a.\xff\xfe");
+    let converted = anabranch_amqp::address::key_to_address(&key).expect("few levels");
+    assert_eq!(converted.origin_key, key);
+    let topic = anabranch_mqtt::address::to_topic(&converted.address);
+    assert_eq!(topic, b"a/%FF%FE");
+    assert_eq!(topic_to_key("a/%FF%FE"), "a.%FF%FE");
+}
+
 fn text(most: usize) -> impl Strategy<Value = Bytes> {
     prop_oneof![
         ".{0,20}".prop_map(Bytes::from),
@@ -108,6 +139,7 @@ fn value() -> impl Strategy<Value = Value> {
         any::<i32>().prop_map(|n| Value::Int(n.into(), 32)),
         any::<i64>().prop_map(|n| Value::Int(n, 64)),
         any::<u8>().prop_map(|n| Value::UInt(n.into(), 8)),
+        any::<u16>().prop_map(|n| Value::UInt(n.into(), 16)),
         any::<u32>().prop_map(|n| Value::UInt(n.into(), 32)),
         (-1e9_f64..1e9).prop_map(Value::Double),
         (-1e9_f32..1e9).prop_map(Value::Float),

@@ -33,6 +33,16 @@ fn pieces(wildcards_of_others: &'static [&'static str]) -> impl Strategy<Value =
         .prop_filter("no `$` in front", |text| !text.starts_with('$'))
 }
 
+/// Topics, some of them longer than a routing key can be.
+fn topics() -> impl Strategy<Value = String> {
+    let long = ("[a-zé.]{20,30}", 10..30_usize, any::<bool>());
+    let long = long.prop_map(|(level, levels, ends)| {
+        let levels = vec![level; levels].join("/");
+        levels + if ends { "/" } else { "" }
+    });
+    prop_oneof![4 => pieces(&["*"]), 1 => long]
+}
+
 /// Text of up to `most` characters that both protocols can write.
 fn text(most: usize) -> impl Strategy<Value = String> {
     prop::collection::vec(
@@ -83,7 +93,7 @@ struct DeviceSays {
 
 prop_compose! {
     fn device_says()(
-        topic in pieces(&["*"]),
+        topic in topics(),
         at_least_once in any::<bool>(),
         is_text in prop::option::of(any::<bool>()),
         content_type in prop::option::of(text(300)),
@@ -164,14 +174,31 @@ enum Header {
     Void,
     Flag(bool),
     Small(i8),
+    Byte(u8),
+    Short(i16),
+    ShortUnsigned(u16),
     Whole(i32),
+    WholeUnsigned(u32),
     Long(i64),
+    Float(f32),
     Double(f64),
+    Decimal(u8, i32),
     Text(String),
     Raw(Vec<u8>),
     Time(u64),
     List(Vec<i32>),
     Table(Vec<(String, bool)>),
+    Tables(Vec<Vec<(String, bool)>>),
+}
+
+/// A table of flags.
+fn flags(pairs: &[(String, bool)]) -> TableWriter {
+    let mut table = TableWriter::new();
+    for (name, flag) in pairs {
+        let short = table.pair(name.as_bytes(), Value::Bool(*flag));
+        short.expect("a short name");
+    }
+    table
 }
 
 fn header() -> impl Strategy<Value = Header> {
@@ -179,14 +206,25 @@ fn header() -> impl Strategy<Value = Header> {
         Just(Header::Void),
         any::<bool>().prop_map(Header::Flag),
         any::<i8>().prop_map(Header::Small),
+        any::<u8>().prop_map(Header::Byte),
+        any::<i16>().prop_map(Header::Short),
+        any::<u16>().prop_map(Header::ShortUnsigned),
         any::<i32>().prop_map(Header::Whole),
+        any::<u32>().prop_map(Header::WholeUnsigned),
         any::<i64>().prop_map(Header::Long),
+        (-1e9_f32..1e9).prop_map(Header::Float),
+        any::<(u8, i32)>().prop_map(|(scale, digits)| Header::Decimal(scale, digits)),
         (-1e9_f64..1e9).prop_map(Header::Double),
         text(20).prop_map(Header::Text),
         prop::collection::vec(any::<u8>(), 0..20).prop_map(Header::Raw),
         any::<u32>().prop_map(|seconds| Header::Time(seconds.into())),
         prop::collection::vec(any::<i32>(), 0..3).prop_map(Header::List),
         prop::collection::vec(("[a-z]{0,3}", any::<bool>()), 0..3).prop_map(Header::Table),
+        prop::collection::vec(
+            prop::collection::vec(("[a-z]{0,3}", any::<bool>()), 0..3),
+            0..3
+        )
+        .prop_map(Header::Tables),
     ]
 }
 
@@ -211,14 +249,20 @@ impl ApplicationSays {
         let mut table = TableWriter::new();
         for (name, header) in &self.headers {
             let mut list = ArrayWriter::new();
-            let mut inner = TableWriter::new();
+            let inner;
             let value = match header {
                 Header::Void => Value::Void,
                 Header::Flag(flag) => Value::Bool(*flag),
                 Header::Small(number) => Value::I8(*number),
+                Header::Byte(number) => Value::U8(*number),
+                Header::Short(number) => Value::I16(*number),
+                Header::ShortUnsigned(number) => Value::U16(*number),
                 Header::Whole(number) => Value::I32(*number),
+                Header::WholeUnsigned(number) => Value::U32(*number),
                 Header::Long(number) => Value::I64(*number),
+                Header::Float(number) => Value::F32(*number),
                 Header::Double(number) => Value::F64(*number),
+                Header::Decimal(scale, digits) => Value::Decimal(*scale, *digits),
                 Header::Text(text) => Value::text(text),
                 Header::Raw(bytes) => Value::Bytes(bytes),
                 Header::Time(seconds) => Value::Timestamp(*seconds),
@@ -229,11 +273,14 @@ impl ApplicationSays {
                     Value::Array(list.array())
                 }
                 Header::Table(pairs) => {
-                    for (name, flag) in pairs {
-                        let short = inner.pair(name.as_bytes(), Value::Bool(*flag));
-                        short.expect("a short name");
-                    }
+                    inner = flags(pairs);
                     Value::Table(inner.table())
+                }
+                Header::Tables(tables) => {
+                    for pairs in tables {
+                        list.push(Value::Table(flags(pairs).table()));
+                    }
+                    Value::Array(list.array())
                 }
             };
             table.pair(name.as_bytes(), value).expect("a short name");
