@@ -21,19 +21,23 @@
 //!
 //! Owns: these traits and enums.
 //! Never: a protocol's packets; sockets.
-//! Next: `message.rs`, `properties.rs`, `error.rs`; then one gateway's `connection.rs`.
+//! Next: `gateway/topology.rs`, `gateway/session.rs` (the pieces of commands), `message.rs`, `properties.rs`, `error.rs`; then one gateway's `connection.rs`.
 
-use crate::address::{Address, TopicFilter};
+mod outputs;
+mod session;
+mod topology;
+
+pub use outputs::{Close, ClosedBy, Outputs, SendBuffer};
+pub use session::{FilterName, FilterSpec, SendRetained, SessionFilter, SessionOpen, Will};
+pub use topology::{BindTo, BindingSpec, Consume, ExchangeDeclare, ExchangeKind, StreamDeclare};
+
 use crate::authority::Principal;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token};
-use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
-use crate::properties::{PropertyCodec, Value};
-use bytes::{Bytes, BytesMut};
+use crate::properties::PropertyCodec;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -105,106 +109,6 @@ pub enum StopReason {
     SlowReader,
     /// It did not log in in time.
     LoginTimeout,
-}
-
-/// Where a connection puts what it wants done. Owned and reused by the driver.
-#[derive(Debug, Default)]
-pub struct Outputs {
-    /// Bytes for the peer.
-    pub send: SendBuffer,
-    /// What it asks of the broker, in order.
-    pub commands: Vec<Command>,
-    /// Set to end the connection after what is in `send` was written.
-    pub close: Option<Close>,
-}
-
-/// The end of a connection, for the log: once, with who and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Close {
-    /// Who ended it.
-    pub by: ClosedBy,
-    /// One sentence.
-    pub why: Cow<'static, str>,
-}
-
-/// Who ended a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClosedBy {
-    /// The peer, in the protocol's orderly way.
-    Peer,
-    /// The peer broke the protocol; it was told so where the protocol can.
-    PeerFault,
-    /// We refused it.
-    Refused,
-    /// We broke or shut down.
-    Us,
-}
-
-/// Bytes to send: small parts gathered in one buffer, large ones kept as they are.
-#[derive(Debug, Default)]
-pub struct SendBuffer {
-    chunks: VecDeque<Bytes>,
-    tail: BytesMut,
-}
-
-impl SendBuffer {
-    /// Payloads of at most this many bytes are cheaper to copy than to send as a piece of their own.
-    pub const COPY_BYTES_MAX: usize = 1024;
-
-    /// The buffer that small parts are appended to.
-    pub fn tail(&mut self) -> &mut BytesMut {
-        &mut self.tail
-    }
-
-    /// Appends a payload: copied when small, else by reference.
-    pub fn put_payload(&mut self, payload: &Bytes) {
-        if payload.len() <= Self::COPY_BYTES_MAX {
-            self.tail.extend_from_slice(payload);
-        } else {
-            if !self.tail.is_empty() {
-                self.chunks.push_back(self.tail.split().freeze());
-            }
-            self.chunks.push_back(payload.clone());
-        }
-    }
-
-    /// Takes all pieces, in order, appending them to `to`.
-    pub fn drain_into(&mut self, to: &mut VecDeque<Bytes>) {
-        to.append(&mut self.chunks);
-        if !self.tail.is_empty() {
-            to.push_back(self.tail.split().freeze());
-        }
-    }
-
-    /// The only piece, when everything is in one small buffer: for a driver that writes it in place and
-    /// then calls [`SendBuffer::consume_tail`]. `None` when there are other pieces.
-    pub fn single(&self) -> Option<&[u8]> {
-        self.chunks.is_empty().then_some(&self.tail[..])
-    }
-
-    /// Drops the first `count` bytes of the tail after a write of [`SendBuffer::single`].
-    pub fn consume_tail(&mut self, count: usize) {
-        if count >= self.tail.len() {
-            self.tail.clear();
-        } else {
-            let _ = self.tail.split_to(count);
-        }
-    }
-
-    /// Whether there is nothing to send.
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty() && self.tail.is_empty()
-    }
-
-    /// All bytes in one piece: for tests.
-    pub fn take_all(&mut self) -> Vec<u8> {
-        let mut pieces = VecDeque::new();
-        self.drain_into(&mut pieces);
-        pieces
-            .iter()
-            .flat_map(|piece| piece.iter().copied())
-            .collect()
-    }
 }
 
 /// What a connection may ask. Names are in its vhost (see [`Command::Enter`]).
@@ -417,188 +321,6 @@ pub enum Outcome {
     Released,
     /// Not wanted: it leaves the stream (to the dead-letter exchange where there is one).
     Rejected,
-}
-
-/// An exchange to declare.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ExchangeDeclare {
-    /// Its name.
-    pub name: Arc<str>,
-    /// How it routes; ignored when passive. An unknown kind is the gateway's to refuse.
-    pub kind: ExchangeKind,
-    /// Only check that it is there.
-    pub passive: bool,
-    /// Outlives the node.
-    pub durable: bool,
-    /// Goes when its last binding goes.
-    pub auto_delete: bool,
-    /// Clients may not publish to it.
-    pub internal: bool,
-    /// Takes what no binding of this exchange takes; need not exist.
-    pub alternate: Option<Arc<str>>,
-    /// As the client gave them; compared at redeclaration.
-    pub arguments: Vec<(Bytes, Value)>,
-}
-
-/// How an exchange routes. Persisted numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum ExchangeKind {
-    /// By equal key.
-    Direct = 0,
-    /// To every binding.
-    Fanout = 1,
-    /// By filter.
-    Topic = 2,
-    /// By headers.
-    Headers = 3,
-}
-
-/// A queue to declare.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StreamDeclare {
-    /// Its name; the gateway makes one up where a client may leave it out.
-    pub name: Arc<str>,
-    /// The canonical address by which the default exchange reaches it: its name, converted as this
-    /// gateway converts routing keys.
-    pub key: Address,
-    /// Only check that it is there.
-    pub passive: bool,
-    /// Outlives the node; else it lives in memory.
-    pub durable: bool,
-    /// Only this connection may use it; it goes when the connection ends.
-    pub exclusive: bool,
-    /// Goes when its last consumer goes.
-    pub auto_delete: bool,
-    /// What the arguments ask of core, as the gateway read them; `auto_delete` above counts.
-    pub limits: StreamLimits,
-    /// As the client gave them; compared at redeclaration. The gateway refuses by name what core does
-    /// not do (`BadRequest` / `NotSupported`).
-    pub arguments: Vec<(Bytes, Value)>,
-}
-
-/// The end of a binding, by name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BindTo {
-    /// A queue.
-    Stream(Arc<str>),
-    /// Another exchange of the vhost.
-    Exchange(Arc<str>),
-}
-
-/// A binding of an exchange to a queue or to another exchange.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BindingSpec {
-    /// From.
-    pub exchange: Arc<str>,
-    /// To.
-    pub to: BindTo,
-    /// The key as an address: what exchanges compare that are no topic exchanges.
-    pub key: Address,
-    /// The key as a filter, for topic exchanges.
-    pub filter: TopicFilter,
-    /// To a queue, from the sessions' topic exchange: the last values that match are put into the queue now.
-    pub retained: bool,
-    /// For headers exchanges; part of the binding's identity everywhere.
-    pub arguments: Vec<(Bytes, Value)>,
-}
-
-/// A consumer to attach.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Consume {
-    /// What the connection calls it; not in use.
-    pub consumer: ConsumerTag,
-    /// Queue name.
-    pub stream: Arc<str>,
-    /// No one beside it.
-    pub exclusive: bool,
-    /// Settled by being handed out.
-    pub presettled: bool,
-    /// How many unsettled deliveries it may hold; `u32::MAX` is no limit.
-    pub credit: u32,
-    /// Higher is served first.
-    pub priority: i32,
-    /// Not what this same connection published.
-    pub no_local: bool,
-}
-
-/// A session to open.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SessionOpen {
-    /// Unique in the vhost.
-    pub client_id: Arc<str>,
-    /// Forget an earlier session first.
-    pub clean_start: bool,
-    /// Seconds it outlives its connection; `u32::MAX` never ends; 0 ends with it.
-    pub expiry_s: u32,
-    /// What the connection calls its deliveries.
-    pub consumer: ConsumerTag,
-    /// How many deliveries above [`Quality::AtMostOnce`] it may hold unsettled.
-    pub credit: u32,
-    /// The first tag for its memberships in groups: each has a tag of its own, this one and those above.
-    pub group_consumers: ConsumerTag,
-    /// Published when its connection ends out of order; only for sessions that outlive their connection
-    /// (others' wills are their gateway's to publish). `AccessRefused` when it may not be published.
-    pub will: Option<Will>,
-}
-
-/// A message to publish when a session's connection ends out of order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Will {
-    /// The message, complete but for its time.
-    pub message: Arc<Message>,
-    /// Seconds to wait after the end of the connection; the end of the session comes first.
-    pub delay_s: u32,
-}
-
-/// A filter to bind a session to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionFilter {
-    /// What.
-    pub spec: FilterSpec,
-    /// As a member of this group: each message goes to one of its members. At most
-    /// [`Quality::AtLeastOnce`] is granted then, and no last values are sent.
-    pub group: Option<Arc<str>>,
-    /// Whether the last values that match are sent now, with the retain flag.
-    pub retained: SendRetained,
-}
-
-/// When a subscription is sent last values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SendRetained {
-    /// Each time it is made.
-    #[default]
-    Always,
-    /// When the session did not have it before.
-    IfNew,
-    /// Never.
-    Never,
-}
-
-/// Names a subscription of a session.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct FilterName {
-    /// The group it is a member of.
-    pub group: Option<Arc<str>>,
-    /// Its filter.
-    pub filter: TopicFilter,
-}
-
-/// A filter of a session, with what it asks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilterSpec {
-    /// Which addresses.
-    pub filter: TopicFilter,
-    /// The most it wants; a delivery has the lower of this and the publisher's.
-    pub quality: Quality,
-    /// Not what this same connection published.
-    pub no_local: bool,
-    /// Keep the publisher's retain flag on live messages.
-    pub retain_as_published: bool,
-    /// A number of the subscriber's, handed back with each delivery; 0 is none.
-    pub identifier: u32,
 }
 
 /// What a connection is told.

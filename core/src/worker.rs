@@ -94,7 +94,7 @@ impl Default for WorkerLimits {
 struct ReaderAt {
     shard: ShardId,
     stream: StreamId,
-    /// Queue name; empty for a session.
+    /// Queue name; empty for a session and for a private queue.
     name: Arc<str>,
     attached: bool,
     /// Settles nothing.

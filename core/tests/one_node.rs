@@ -202,6 +202,7 @@ fn deleting_a_queue_tells_its_consumers_and_exclusive_ones_go_with_their_connect
         durable: false,
         exclusive: true,
         auto_delete: false,
+        private: false,
         limits: StreamLimits::default(),
         arguments: Vec::new(),
     };
@@ -302,6 +303,7 @@ fn what_a_reader_may_not_receive_is_skipped_and_not_stuck() {
         durable: true,
         exclusive: false,
         auto_delete: false,
+        private: false,
         limits: StreamLimits::default(),
         arguments: Vec::new(),
     };
@@ -391,6 +393,7 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
         durable: true,
         exclusive: false,
         auto_delete: false,
+        private: false,
         limits: StreamLimits::default(),
         arguments: Vec::new(),
     };
@@ -506,6 +509,7 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
             durable,
             exclusive: false,
             auto_delete: false,
+            private: false,
             limits: StreamLimits::default(),
             arguments: Vec::new(),
         };

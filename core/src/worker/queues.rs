@@ -120,6 +120,25 @@ impl Worker {
         Ok((stream.id, stream.shard))
     }
 
+    /// A queue that is exclusive to this connection.
+    fn find_own(
+        &self,
+        connection: ConnectionId,
+        here: &Here,
+        name: &str,
+    ) -> Checked<(StreamId, ShardId)> {
+        let found = self.find(connection, here, name)?;
+        let meta = self.fabric.meta();
+        let owner = meta.stream_by_id(found.0).and_then(|stream| stream.owner);
+        match owner == Some(connection) {
+            true => Ok(found),
+            false => Err(Refusal::new(
+                ErrorKind::AccessRefused,
+                format!("queue '{name}' is not this connection's own"),
+            )),
+        }
+    }
+
     pub(super) fn declare_stream(
         &mut self,
         now: Now,
@@ -141,7 +160,9 @@ impl Worker {
             );
             return Ok(());
         }
-        self.allow(&here, Action::Configure, Resource::Queue(&declare.name))?;
+        if !(declare.private && declare.exclusive) {
+            self.allow(&here, Action::Configure, Resource::Queue(&declare.name))?;
+        }
         let stream = StreamSpec {
             name: declare.name,
             key: declare.key,
@@ -251,8 +272,13 @@ impl Worker {
         token: Token,
         consume: Consume,
     ) -> Checked<()> {
-        let (here, stream, shard) =
-            self.queue(connection, state, &consume.stream, Action::Consume)?;
+        let (here, stream, shard) = if consume.private {
+            let here = Self::here(state)?;
+            let (stream, shard) = self.find_own(connection, &here, &consume.stream)?;
+            (here, stream, shard)
+        } else {
+            self.queue(connection, state, &consume.stream, Action::Consume)?
+        };
         if state.readers.len() >= self.limits.consumers_max {
             let why = format!(
                 "the connection has {} consumers, which is the limit",
@@ -271,7 +297,11 @@ impl Worker {
         let reader = ReaderAt {
             shard,
             stream,
-            name: consume.stream,
+            // Without a name: its right is never asked again either.
+            name: match consume.private {
+                true => Arc::from(""),
+                false => consume.stream,
+            },
             attached: true,
             presettled,
             held: 0,

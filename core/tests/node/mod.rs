@@ -597,6 +597,7 @@ pub fn stream(name: &str, durable: bool, limits: StreamLimits) -> StreamDeclare 
         durable,
         exclusive: false,
         auto_delete: limits.auto_delete,
+        private: false,
         limits,
         arguments: Vec::new(),
     }
@@ -607,6 +608,7 @@ pub fn reader(queue: &str, consumer: ConsumerTag, credit: u32) -> Consume {
     Consume {
         consumer,
         stream: Arc::from(queue),
+        private: false,
         exclusive: false,
         presettled: false,
         credit,

@@ -167,6 +167,7 @@ impl NodeBackend {
             durable: declare.durable,
             exclusive: false,
             auto_delete: declare.auto_delete,
+            private: false,
             limits: StreamLimits::default(),
             arguments: table_from_json(&declare.arguments),
         };

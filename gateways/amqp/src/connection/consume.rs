@@ -180,6 +180,7 @@ impl AmqpConnection {
         let attach = Consume {
             consumer,
             stream,
+            private: replies,
             exclusive: consume.exclusive,
             presettled: consume.no_ack,
             credit: credit.min(window),

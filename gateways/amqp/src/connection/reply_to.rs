@@ -67,6 +67,7 @@ impl AmqpConnection {
             durable: false,
             exclusive: true,
             auto_delete: true,
+            private: true,
             limits: StreamLimits {
                 auto_delete: true,
                 ..StreamLimits::default()
@@ -123,6 +124,7 @@ impl AmqpConnection {
             durable: false,
             exclusive: false,
             auto_delete: false,
+            private: false,
             limits: StreamLimits::default(),
             arguments: Vec::new(),
         };

@@ -280,6 +280,7 @@ impl AmqpConnection {
             durable: declare.durable,
             exclusive: declare.exclusive,
             auto_delete: declare.auto_delete,
+            private: false,
             limits,
             arguments,
         };
