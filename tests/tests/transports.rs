@@ -7,7 +7,7 @@ use std::time::Duration;
 use anabranch_tests::node::{self, Start};
 use anabranch_tests::process::Process;
 use anabranch_tests::wire::Wire;
-use anabranch_tests::{Agent, Node, mosquitto};
+use anabranch_tests::{Agent, Node, mosquitto, repository};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -156,6 +156,30 @@ fn mqtt_js_finds_its_subprotocol() {
     }
 }
 
+/// What a page from `host` in Chromium says after it has tried to speak MQTT.
+fn page(node: &Node, host: &str) -> Value {
+    let mut command = Command::new("node");
+    command.arg(repository::root().join("tests/browser/page.mjs"));
+    let url = format!("ws://{}/mqtt", node.listener("mqtt", "ws"));
+    command.args(["--url", &url, "--from", host]);
+    let process = Process::start("page.mjs", &mut command);
+    let said = process.stdout.wait(0, Duration::from_secs(90), |line| {
+        serde_json::from_str::<Value>(line).ok()
+    });
+    said.unwrap_or_else(|| panic!("the page says nothing\n{}", process.story()))
+}
+
+#[test]
+fn a_page_in_a_browser_connects_and_with_dev_only_one_of_this_machine() {
+    let certificates = Certificates::new();
+    let node = Node::start(certificates.start(""));
+    let own = page(&node, "127.0.0.1");
+    assert_eq!(own["received"], json!([5, 300_000]), "{own}");
+    let strange = page(&node, "elsewhere.example");
+    assert_eq!(strange["step"], "refused", "{strange}");
+    logged(&node, &["pages of its origin may not connect"]);
+}
+
 #[test]
 fn mosquittos_clients_trust_the_certificate() {
     let certificates = Certificates::new();
@@ -239,6 +263,40 @@ fn clients_need_a_certificate_where_it_is_required() {
     let refused = answer.get("refused").or(answer.get("closed"));
     assert!(refused.is_some(), "{answer}");
     logged(&node, &["TLS handshake failed", "sent no certificates"]);
+}
+
+#[test]
+fn amqp_travels_in_a_websocket_whether_a_subprotocol_is_offered_or_not() {
+    let certificates = Certificates::new();
+    let node = Node::start(certificates.start(""));
+    for offer in ["", "Sec-WebSocket-Protocol: amqp\r\n"] {
+        let mut wire = Wire::connect(node.listener("amqp", "ws"));
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{offer}Sec-WebSocket-Version: 13\r\n\r\n"
+        );
+        wire.send(request.as_bytes());
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.extend(wire.receive(1).unwrap());
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+        assert_eq!(
+            answer.contains("Protocol: amqp"),
+            !offer.is_empty(),
+            "{answer}"
+        );
+        // The protocol's header in a frame with a mask of zeros; connection.start comes back in one.
+        wire.send(b"\x82\x88\0\0\0\0AMQP\0\0\x09\x01");
+        let head = wire.receive(4).unwrap();
+        assert_eq!(head[..2], [0x82, 126], "a binary frame of middle length");
+        let frame = wire.receive(11).unwrap();
+        assert_eq!(
+            (&frame[..3], &frame[7..]),
+            (&[1, 0, 0][..], &[0, 10, 0, 10][..])
+        );
+    }
 }
 
 #[test]
