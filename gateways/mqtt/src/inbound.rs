@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use anabranch_core::error::ErrorKind;
 use anabranch_core::id::Token;
 use rustc_hash::FxHashMap;
 
@@ -38,7 +39,24 @@ struct Waiting {
     packet_id: u16,
     step: Step,
     /// Set when the broker has finished it.
-    reason: Option<ReasonCode>,
+    verdict: Option<Verdict>,
+}
+
+/// How a publish went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) reason: ReasonCode,
+    /// What the core calls it, when it refused.
+    pub(crate) refused: Option<ErrorKind>,
+}
+
+impl Verdict {
+    pub(crate) const fn of(reason: ReasonCode) -> Verdict {
+        Verdict {
+            reason,
+            refused: None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +69,7 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Finished {
     pub(crate) packet_id: u16,
-    pub(crate) reason: ReasonCode,
+    pub(crate) verdict: Verdict,
     /// PUBACK or PUBREC.
     pub(crate) by: PacketType,
     /// How often: a message that came again before its answer is answered again.
@@ -91,7 +109,7 @@ impl Inbound {
         self.waiting.push_back(Waiting {
             packet_id,
             step,
-            reason: None,
+            verdict: None,
         });
         Token(token)
     }
@@ -134,10 +152,10 @@ impl Inbound {
         }
     }
 
-    /// Marks `first..=last` as finished with `reason`. Tokens that are none of its own are
+    /// Marks `first..=last` as finished. Tokens that are none of its own are
     /// ignored.
     #[inline]
-    pub(crate) fn finish(&mut self, first: Token, last: Token, reason: ReasonCode) {
+    pub(crate) fn finish(&mut self, first: Token, last: Token, verdict: Verdict) {
         let place = |token: u64| usize::try_from(token.saturating_sub(self.base)).ok();
         let (Some(from), Some(to)) = (place(first.0), place(last.0.saturating_add(1))) else {
             return;
@@ -145,7 +163,7 @@ impl Inbound {
         let to = to.min(self.waiting.len());
         if from < to {
             for waiting in self.waiting.range_mut(from..to) {
-                waiting.reason = Some(reason);
+                waiting.verdict = Some(verdict);
             }
         }
     }
@@ -156,9 +174,9 @@ impl Inbound {
         let Waiting {
             packet_id,
             step,
-            reason,
+            verdict,
         } = *self.waiting.front()?;
-        let reason = reason?;
+        let verdict = verdict?;
         self.waiting.pop_front();
         self.base += 1;
         let (by, times) = match step {
@@ -166,15 +184,15 @@ impl Inbound {
                 self.at_least_once -= 1;
                 (PacketType::PubAck, 1)
             }
-            Step::ExactlyOnce => (PacketType::PubRec, self.answered(packet_id, reason)),
+            Step::ExactlyOnce => (PacketType::PubRec, self.answered(packet_id, verdict.reason)),
         };
         Some(Finished {
             packet_id,
-            reason,
+            verdict,
             by,
             times,
             // [MQTT-4.3.3-9]
-            freed: step == Step::ExactlyOnce && reason.is_failure(),
+            freed: step == Step::ExactlyOnce && verdict.reason.is_failure(),
         })
     }
 
@@ -216,7 +234,7 @@ mod tests {
 
     fn order(inbound: &mut Inbound) -> Vec<(u16, ReasonCode, PacketType)> {
         std::iter::from_fn(|| inbound.next_finished())
-            .map(|finished| (finished.packet_id, finished.reason, finished.by))
+            .map(|finished| (finished.packet_id, finished.verdict.reason, finished.by))
             .collect()
     }
 
@@ -226,9 +244,13 @@ mod tests {
         let first = inbound.enter(7);
         let second = inbound.enter_exactly_once(8);
         let third = inbound.enter(9);
-        inbound.finish(second, third, ReasonCode::NO_MATCHING_SUBSCRIBERS);
+        inbound.finish(
+            second,
+            third,
+            Verdict::of(ReasonCode::NO_MATCHING_SUBSCRIBERS),
+        );
         assert_eq!(inbound.next_finished(), None);
-        inbound.finish(first, first, ReasonCode::SUCCESS);
+        inbound.finish(first, first, Verdict::of(ReasonCode::SUCCESS));
         let nobody = ReasonCode::NO_MATCHING_SUBSCRIBERS;
         assert_eq!(
             order(&mut inbound),
@@ -245,9 +267,13 @@ mod tests {
     fn foreign_tokens_change_nothing() {
         let mut inbound = Inbound::new();
         inbound.enter(1);
-        inbound.finish(Token(5), Token(9), ReasonCode::SUCCESS);
-        inbound.finish(Token(0), Token(0), ReasonCode::SUCCESS);
-        inbound.finish(Token(u64::MAX), Token(u64::MAX), ReasonCode::SUCCESS);
+        inbound.finish(Token(5), Token(9), Verdict::of(ReasonCode::SUCCESS));
+        inbound.finish(Token(0), Token(0), Verdict::of(ReasonCode::SUCCESS));
+        inbound.finish(
+            Token(u64::MAX),
+            Token(u64::MAX),
+            Verdict::of(ReasonCode::SUCCESS),
+        );
         assert_eq!(inbound.next_finished(), None);
     }
 
@@ -258,7 +284,7 @@ mod tests {
         let token = inbound.enter_exactly_once(5);
         assert!(inbound.holds(5) && !inbound.holds(6));
         assert_eq!(inbound.release(5), Release::Early);
-        inbound.finish(token, token, ReasonCode::SUCCESS);
+        inbound.finish(token, token, Verdict::of(ReasonCode::SUCCESS));
         assert_eq!(order(&mut inbound).len(), 1);
         assert!(inbound.repeat(5), "answered, so it is answered again");
         assert_eq!(inbound.len(), 1);
@@ -272,12 +298,12 @@ mod tests {
         let mut inbound = Inbound::new();
         let token = inbound.enter_exactly_once(5);
         assert!(!inbound.repeat(5), "not before the first one");
-        inbound.finish(token, token, ReasonCode::QUOTA_EXCEEDED);
+        inbound.finish(token, token, Verdict::of(ReasonCode::QUOTA_EXCEEDED));
         assert_eq!(
             inbound.next_finished(),
             Some(Finished {
                 packet_id: 5,
-                reason: ReasonCode::QUOTA_EXCEEDED,
+                verdict: Verdict::of(ReasonCode::QUOTA_EXCEEDED),
                 by: PacketType::PubRec,
                 times: 2,
                 freed: true,

@@ -14,7 +14,7 @@ use crate::codec::ReasonCode;
 pub struct Row {
     /// In CONNACK.
     pub connack: ReasonCode,
-    /// In PUBACK; `None` where an acknowledgement would tell the client to forget a message that
+    /// In PUBACK and PUBREC; `None` where an acknowledgement would tell the client to forget a message that
     /// should be sent again: the connection ends with `disconnect` instead.
     pub puback: Option<ReasonCode>,
     /// In SUBACK.
@@ -108,6 +108,29 @@ pub const fn row(kind: ErrorKind) -> Row {
     }
 }
 
+/// What an acknowledgement says of a refused publish, for people.
+pub const fn words(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AccessRefused | ErrorKind::BadCredentials => {
+            "the rules do not allow to publish this here"
+        }
+        ErrorKind::BadRequest => "the topic is no address that messages can have",
+        ErrorKind::Busy => "there is no room now; send it again later",
+        ErrorKind::MessageTooLarge => "the message is larger than the broker takes",
+        ErrorKind::QuotaExceeded => "a quota is used up",
+        ErrorKind::NotFound => "the exchange that it was for is missing",
+        ErrorKind::NotSupported => "the broker does not do this",
+        ErrorKind::Inequivalent
+        | ErrorKind::InUse
+        | ErrorKind::Locked
+        | ErrorKind::NotEmpty
+        | ErrorKind::SecondConsumer => "a destination does not take it",
+        ErrorKind::ShuttingDown => "the server shuts down",
+        ErrorKind::StorageFailed => "the message could not be stored",
+        ErrorKind::Unavailable => "a part of the broker does not answer now",
+    }
+}
+
 /// The code in DISCONNECT, and a sentence, when the broker ends a connection.
 pub const fn of_stop(stop: StopReason) -> (ReasonCode, &'static str) {
     match stop {
@@ -167,6 +190,7 @@ mod tests {
                 (row.disconnect, PacketType::Disconnect),
             ];
             codes.extend(row.puback.map(|code| (code, PacketType::PubAck)));
+            codes.extend(row.puback.map(|code| (code, PacketType::PubRec)));
             for (code, packet) in codes {
                 assert!(code.is_failure(), "{kind:?} in {packet:?}");
                 assert!(code.allowed_in(packet), "{kind:?}: {code} in {packet:?}");

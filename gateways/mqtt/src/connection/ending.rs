@@ -175,7 +175,16 @@ impl MqttConnection {
 
     #[inline]
     pub(super) fn send_ack(&self, packet_type: PacketType, ack: &Ack, out: &mut Outputs) {
-        // An acknowledgement without properties cannot be too long.
-        let _ = encode_ack(packet_type, ack, self.client.version, out.send.tail());
+        let tail = out.send.tail();
+        let before = tail.len();
+        // A few bytes of no properties are never too long for a client that took CONNACK.
+        let encoded = encode_ack(packet_type, ack, self.client.version, tail);
+        let over = tail.len() - before > self.client.packet_bytes_max;
+        if !ack.properties.is_empty() && (over || encoded.is_err()) {
+            // [MQTT-3.4.2-2], [MQTT-3.5.2-2]
+            tail.truncate(before);
+            let plain = Ack::new(ack.packet_id, ack.reason);
+            let _ = encode_ack(packet_type, &plain, self.client.version, tail);
+        }
     }
 }

@@ -17,26 +17,30 @@ use anabranch_core::message::{Message, Quality};
 use bytes::Bytes;
 
 use super::leaving::quality_of;
-use super::{Fault, MqttConnection};
+use super::{Fault, MqttConnection, Properties, PropertiesBuilder, PropertyId};
 use crate::address::to_address;
 use crate::codec::{Ack, PacketType, Publish, QoS, ReasonCode};
+use crate::inbound::Verdict;
 use crate::map::{ORIGIN, STREAM_TOPIC_ROOT, stream_address};
 use crate::reason;
 
 /// Publishes of a client before 5.0 that may be unfinished; only 5.0 has a receive maximum.
 pub(super) const UNFINISHED_MAX_V3: usize = 65_535;
 
+/// Of a topic below [`STREAM_TOPIC_ROOT`] that stands for nothing here.
+const NO_QUEUE: &str = "the topic names no queue of this vhost";
+
 impl MqttConnection {
     #[inline]
     pub(super) fn on_publish(
         &mut self,
         now: Now,
-        publish: Publish,
+        mut publish: Publish,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         self.check_publish(&publish)?;
         let topic = match publish.notes.topic_alias {
-            None => publish.topic.clone(),
+            None => std::mem::take(&mut publish.topic),
             Some(alias) => self.topic_of(alias, &publish)?,
         };
         self.counts.published += 1;
@@ -179,15 +183,12 @@ impl MqttConnection {
     #[cold]
     fn refuse_topic(&mut self, token: Token, out: &mut Outputs) -> Result<(), Fault> {
         if self.is_v5() && token != Token::NONE {
-            self.inbound
-                .finish(token, token, ReasonCode::TOPIC_NAME_INVALID);
+            let verdict = Verdict::of(ReasonCode::TOPIC_NAME_INVALID);
+            self.inbound.finish(token, token, verdict);
             self.acknowledge(out);
             return Ok(());
         }
-        Err(Fault::refused(
-            ReasonCode::TOPIC_NAME_INVALID,
-            "the topic names no queue of this vhost",
-        ))
+        Err(Fault::refused(ReasonCode::TOPIC_NAME_INVALID, NO_QUEUE))
     }
 
     /// Publishes were finished; their acknowledgements leave by [`MqttConnection::acknowledge`].
@@ -199,9 +200,9 @@ impl MqttConnection {
         outcome: PublishOutcome,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
-        let reason = match outcome {
-            PublishOutcome::Routed => ReasonCode::SUCCESS,
-            PublishOutcome::Unroutable => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+        let verdict = match outcome {
+            PublishOutcome::Routed => Verdict::of(ReasonCode::SUCCESS),
+            PublishOutcome::Unroutable => Verdict::of(ReasonCode::NO_MATCHING_SUBSCRIBERS),
             PublishOutcome::Refused(kind) => {
                 let row = reason::row(kind);
                 // A QoS 0 message was refused, perhaps with others behind it. An overloaded broker
@@ -215,7 +216,10 @@ impl MqttConnection {
                 }
                 let closes = !self.is_v5() || (at_most_once && !is_overload(kind));
                 match row.puback {
-                    Some(reason) if !closes => reason,
+                    Some(reason) if !closes => Verdict {
+                        reason,
+                        refused: Some(kind),
+                    },
                     _ => {
                         // What went before is acknowledged before the connection ends.
                         self.acknowledge(out);
@@ -225,15 +229,31 @@ impl MqttConnection {
                 }
             }
         };
-        self.inbound.finish(first, last, reason);
+        self.inbound.finish(first, last, verdict);
         Ok(())
+    }
+
+    /// Why a publish was refused, for a client that wants to know [MQTT-3.1.2-29].
+    #[inline]
+    fn words_for(&self, verdict: Verdict) -> Properties {
+        if !verdict.reason.is_failure() || !self.is_v5() || !self.client.wants_reasons {
+            return Properties::EMPTY;
+        }
+        let words = verdict.refused.map_or(NO_QUEUE, reason::words);
+        PropertiesBuilder::new()
+            .text(PropertyId::REASON_STRING, words)
+            .build()
     }
 
     /// Sends the PUBACKs and PUBRECs whose turn it is.
     #[inline]
     pub(super) fn acknowledge(&mut self, out: &mut Outputs) {
         while let Some(finished) = self.inbound.next_finished() {
-            let ack = Ack::new(finished.packet_id, finished.reason);
+            let ack = Ack {
+                packet_id: finished.packet_id,
+                reason: finished.verdict.reason,
+                properties: self.words_for(finished.verdict),
+            };
             for _ in 0..finished.times {
                 self.send_ack(finished.by, &ack, out);
             }
