@@ -129,7 +129,7 @@ impl TopicFilter {
 }
 
 /// Greedy with one point of return, so it is linear in practice and quadratic at worst.
-fn matches(filter: &[&[u8]], address: &[&[u8]]) -> bool {
+pub(crate) fn matches(filter: &[&[u8]], address: &[&[u8]]) -> bool {
     let (mut at, mut level) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
     while level < address.len() {

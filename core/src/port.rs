@@ -9,6 +9,7 @@
 //! Never: channels or threads.
 //! Next: `shard.rs` (who answers), `worker.rs` (who asks).
 
+use crate::address::{Address, TopicFilter};
 use crate::authority::Principal;
 use crate::error::Refusal;
 use crate::gateway::{Delivery, FilterSpec, OnceKey, Outcome, PublishOutcome};
@@ -112,6 +113,43 @@ pub struct Extra {
     pub keep: Option<VhostId>,
     /// Store it once.
     pub once: Option<Once>,
+    /// It is a last value, handed in for the one stream that is named.
+    pub handed: Option<Handed>,
+}
+
+/// How a last value is handed in to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// At most.
+    pub quality: Quality,
+    /// See [`FilterSpec`].
+    pub identifier: u32,
+    /// Not for the connection that published it.
+    pub no_local: bool,
+}
+
+/// Names a reading of last values; unique in the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReadingKey {
+    /// For whom; a queue's is its worker's number without a connection.
+    pub connection: ConnectionId,
+    /// Dense per worker, from 1.
+    pub number: u64,
+}
+
+/// Last values for a session or a queue.
+#[derive(Clone, Debug)]
+pub struct HandIn {
+    /// Of which reading.
+    pub reading: ReadingKey,
+    /// The queue; absent for the connection's session.
+    pub queue: Option<StreamId>,
+    /// The session's filter that they match.
+    pub filter: Option<FilterSpec>,
+    /// What.
+    pub values: Vec<Arc<Message>>,
+    /// Nothing follows.
+    pub last: bool,
 }
 
 /// Names a message that is stored once, whatever is sent again.
@@ -218,13 +256,15 @@ pub enum Question {
         connection: ConnectionId,
         /// What.
         filters: Vec<FilterSpec>,
+        /// The filters for which last values will be handed in, each with the number of its reading.
+        readings: Vec<(u64, TopicFilter)>,
     },
     /// Unbind it. Reply `Unsubscribed`.
     Unsubscribe {
         /// Whose session.
         connection: ConnectionId,
         /// What.
-        filters: Vec<crate::address::TopicFilter>,
+        filters: Vec<TopicFilter>,
     },
     /// The will of the connection's session is void. Reply `Done`.
     DropWill {
@@ -261,6 +301,45 @@ pub enum Question {
         /// Whose.
         client_id: Arc<str>,
     },
+    /// A page of the last values that match a filter. Reply `Values`, when everything handed to the shard before is
+    /// applied.
+    Values {
+        /// In.
+        vhost: VhostId,
+        /// Which addresses.
+        filter: TopicFilter,
+        /// A leading wildcard does not match addresses that start with `$`.
+        hides_system: bool,
+        /// Only addresses behind this one.
+        after: Option<Address>,
+        /// Not more than so many; a page may be shorter, also empty, and yet not be the last.
+        count: u32,
+    },
+    /// How many last values the shard has, in all vhosts. Reply `ValueCounts`.
+    ValueCounts,
+    /// Remove a last value (an operator's wish). Reply `Count` (0 or 1).
+    DropValue {
+        /// In.
+        vhost: VhostId,
+        /// Whose.
+        address: Address,
+    },
+    /// Last values will be handed in for a queue: what comes in from now on is newer. Reply `Done`.
+    Watch {
+        /// Under this name.
+        reading: ReadingKey,
+        /// In.
+        vhost: VhostId,
+        /// Which addresses.
+        filter: TopicFilter,
+        /// The queue.
+        queue: StreamId,
+    },
+    /// Put last values into a stream. Reply `HandedIn`, when the stream can take more.
+    HandIn(Box<HandIn>),
+    /// Asked of the volatile shard that a worker hosts. Reply `Done`, when the worker has sent on to data shards
+    /// whatever it had routed.
+    Flush,
 }
 
 /// A consumer to attach.
@@ -334,7 +413,7 @@ pub enum ShardReply {
         /// Its stream when it lives in this shard.
         stream: Option<StreamId>,
         /// What it is bound to already.
-        filters: Vec<crate::address::TopicFilter>,
+        filters: Vec<TopicFilter>,
     },
     /// A key is held.
     Taken {
@@ -347,6 +426,25 @@ pub enum ShardReply {
     Subscribed(Vec<Result<Quality, Refusal>>),
     /// Per filter.
     Unsubscribed(Vec<bool>),
+    /// Last values in the order of their addresses.
+    Values {
+        /// What matched.
+        values: Vec<Arc<Message>>,
+        /// Where to go on, when there may be more.
+        next: Option<Address>,
+    },
+    /// How many last values there are.
+    ValueCounts {
+        /// Addresses.
+        values: u64,
+        /// What they cost in memory.
+        bytes: u64,
+    },
+    /// A page was handed in.
+    HandedIn {
+        /// It was not: it has to be read again after a flush.
+        again: bool,
+    },
 }
 
 /// Counts of one stream.
@@ -456,7 +554,8 @@ pub struct Forward {
 /// Carries requests to one shard. Implemented by `store/` for data shards and by `gateways/driver` for the
 /// volatile shards that workers host.
 pub trait ShardPort: Send + Sync {
-    /// Hands a batch over; never blocks. Events come back through the sender's [`WorkerPort`].
+    /// Hands a batch over; never blocks. Events come back through the sender's [`WorkerPort`]. When it returns, the
+    /// batch stands before whatever anybody hands to this shard afterwards.
     fn send(&self, from: WorkerId, requests: Vec<ShardRequest>);
 }
 

@@ -23,8 +23,9 @@
 //! key, 32 deaths), origin 1, priority 1, published 8, \[expires 8\], publisher varint, then exchange, address,
 //! \[origin key\], properties and \[deaths, in postcard\] each as varint length and bytes, then the body to the end of the
 //! record.
-//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once by number, 8 once by key) and what they
-//! say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2.
+//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once by number, 4 handed, 8 once by key) and
+//! what they say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2; handed as
+//! quality 1 (in bits 0-1, 4 no local) and identifier varint.
 //! A change: [`Change`] in postcard encoding; its variants are persisted in order: append only.
 //!
 //! Owns: this format. Never: when records are written (`shard.rs`) or where (`store/`).
@@ -35,7 +36,7 @@ use crate::gateway::{FilterSpec, OnceKey};
 use crate::id::{ConnectionId, Epoch, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
-use crate::port::{Extra, Once};
+use crate::port::{Extra, Handed, Once};
 use crate::will::SavedWill;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ const KIND_PUBLISH_EXTRA: u8 = 3;
 const EXTRA_KEEP: u64 = 1;
 const EXTRA_ONCE: u64 = 2;
 const EXTRA_KEYED: u64 = 8;
+const EXTRA_HANDED: u64 = 4;
+const HANDED_NO_LOCAL: u8 = 4;
 const FLAG_RETAIN: u8 = 4;
 const FLAG_EXPIRES: u8 = 8;
 const FLAG_ORIGIN_KEY: u8 = 16;
@@ -218,6 +221,18 @@ pub enum Change {
     WillDone {
         /// Which: wills are numbered as they become due.
         number: u64,
+    },
+    /// Remove a last value, at an operator's wish.
+    DropValue {
+        /// In.
+        vhost: VhostId,
+        /// Whose.
+        address: Address,
+    },
+    /// Remove the last values that had ended by then.
+    ValuesExpired {
+        /// By the leader's clock.
+        before: UnixMs,
     },
 }
 
@@ -422,7 +437,8 @@ fn put_extra(out: &mut BytesMut, extra: &Extra) {
         Some(Once::Numbered { .. }) => EXTRA_ONCE,
         Some(Once::Keyed { .. }) => EXTRA_KEYED,
     };
-    put_varint(out, keep | once);
+    let handed = extra.handed.map_or(0, |_| EXTRA_HANDED);
+    put_varint(out, keep | once | handed);
     if let Some(vhost) = extra.keep {
         put_varint(out, u64::from(vhost.0));
     }
@@ -442,11 +458,16 @@ fn put_extra(out: &mut BytesMut, extra: &Extra) {
             out.put_u16_le(key.0);
         }
     }
+    if let Some(handed) = extra.handed {
+        let no_local = if handed.no_local { HANDED_NO_LOCAL } else { 0 };
+        out.put_u8(handed.quality as u8 | no_local);
+        put_varint(out, u64::from(handed.identifier));
+    }
 }
 
 fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
     let bits = varint(bytes)?;
-    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED) != 0 {
+    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED | EXTRA_HANDED) != 0 {
         return Err(RecordError::Field);
     }
     let mut extra = Extra::default();
@@ -466,6 +487,14 @@ fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
         let key = bytes.try_get_u16_le().map_err(|_| RecordError::Short)?;
         let key = OnceKey(key);
         extra.once = Some(Once::Keyed { session, key });
+    }
+    if bits & EXTRA_HANDED != 0 {
+        let flags = take_u8(bytes)?;
+        extra.handed = Some(Handed {
+            quality: Quality::from_number(flags & 3).ok_or(RecordError::Field)?,
+            no_local: flags & HANDED_NO_LOCAL != 0,
+            identifier: u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field)?,
+        });
     }
     Ok(extra)
 }
@@ -713,7 +742,12 @@ mod tests {
                 floor: 4,
             },
         });
-        (keep.is_some() || once.is_some()).then_some(Extra { keep, once })
+        let handed = (number % 3 == 1).then_some(Handed {
+            quality: Quality::AtLeastOnce,
+            identifier: 268_435_455,
+            no_local: true,
+        });
+        (keep.is_some() || once.is_some()).then_some(Extra { keep, once, handed })
     }
 
     fn deaths() -> Arc<Deaths> {

@@ -128,6 +128,10 @@ pub struct Route {
     pub internal: bool,
     /// The vhost, when the topic exchange that its sessions are bound to is this one or reached from it.
     pub by_topic: Option<VhostId>,
+    /// Then, the shard where the last value of the address is kept.
+    pub values: Option<ShardId>,
+    /// The message is to be kept there. Never so in what is remembered.
+    pub keep: bool,
     /// A topic exchange: the right to publish is asked for the address.
     pub topic_kind: bool,
     /// Each shard once, by number, with its streams by number. A shard without streams has sessions
@@ -276,6 +280,8 @@ impl Router {
         route.add_streams(active.collect());
         if walk.reached_sessions {
             route.by_topic = Some(vhost);
+            let name = meta.vhost_by_id(vhost).map(|known| &known.name);
+            route.values = name.and_then(|name| meta.place(name, message.address.as_str()));
             interest.visit(vhost, &message.address, |shard| {
                 route.streams_of(shard);
             });

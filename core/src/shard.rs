@@ -26,6 +26,8 @@ mod once;
 mod questions;
 mod receipts;
 mod settle;
+mod values;
+mod watch;
 mod wills;
 
 pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
@@ -100,6 +102,10 @@ pub struct ShardLimits {
     pub session_bytes_max: u64,
     /// Bytes handed in and not yet committed; publishers are blocked beyond, until half of it is done.
     pub parked_bytes_max: usize,
+    /// Last values; a publish that would add one beyond is refused.
+    pub values_max: u64,
+    /// What they cost, in bytes; likewise.
+    pub values_bytes_max: u64,
 }
 
 impl Default for ShardLimits {
@@ -109,6 +115,8 @@ impl Default for ShardLimits {
             entries_max: 8_000_000,
             session_bytes_max: 64 << 20,
             parked_bytes_max: 64 << 20,
+            values_max: 10_000_000,
+            values_bytes_max: 256 << 20,
         }
     }
 }
@@ -192,6 +200,7 @@ pub struct Shard<B> {
     pub(crate) session_counter: u64,
     pub(crate) heard: Heard,
     wills: wills::Wills,
+    pub(crate) values: values::Values,
     // Derived.
     pub(crate) filters: FxHashMap<VhostId, Filters>,
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
@@ -201,6 +210,11 @@ pub struct Shard<B> {
     pub(crate) owners: FxHashMap<(VhostId, Arc<str>), Owner>,
     pub(crate) live: FxHashMap<ConnectionId, Live>,
     pub(crate) asked: FxHashMap<(WorkerId, Ticket), OpenSession>,
+    pub(crate) progress: values::Progress,
+    pub(crate) reads: Vec<values::Read>,
+    pub(crate) watches: watch::Watches,
+    /// Workers' wishes to hear when everything routed here was sent on.
+    flushes: Vec<(WorkerId, Ticket)>,
     pub(crate) builder: PayloadBuilder,
     pub(crate) settles: FxHashMap<StreamId, Vec<(Offset, Offset)>>,
     pub(crate) settles_since: Option<MonotonicMs>,
@@ -238,6 +252,7 @@ impl<B: Place> Shard<B> {
             session_counter: 0,
             heard: Heard::default(),
             wills: wills::Wills::default(),
+            values: values::Values::default(),
             filters: FxHashMap::default(),
             ends: BTreeSet::new(),
             queues: Volume::default(),
@@ -245,6 +260,10 @@ impl<B: Place> Shard<B> {
             owners: FxHashMap::default(),
             live: FxHashMap::default(),
             asked: FxHashMap::default(),
+            progress: values::Progress::default(),
+            reads: Vec::new(),
+            watches: watch::Watches::default(),
+            flushes: Vec::new(),
             builder: PayloadBuilder::default(),
             settles: FxHashMap::default(),
             settles_since: None,
@@ -331,6 +350,16 @@ impl<B: Place> Shard<B> {
                         self.outbox.published(from, sequence, why);
                         continue;
                     }
+                    if message.retain {
+                        if let Some(vhost) = extra.as_deref().and_then(|extra| extra.keep)
+                            && !self.takes_value(vhost, &message)
+                        {
+                            let why = PublishOutcome::Refused(ErrorKind::QuotaExceeded);
+                            self.outbox.published(from, sequence, why);
+                            continue;
+                        }
+                        self.saw_kept(by_topic, &streams, &message);
+                    }
                     self.publish(
                         from,
                         sequence,
@@ -373,6 +402,27 @@ impl<B: Place> Shard<B> {
             }
         }
         self.block_or_resume();
+    }
+
+    /// Notes for those who read last values that a newer one came in.
+    #[cold]
+    fn saw_kept(&mut self, by_topic: Option<VhostId>, streams: &[StreamId], message: &Message) {
+        if let Some(vhost) = by_topic.filter(|_| !self.watches.is_idle()) {
+            self.watches.saw(vhost, streams, &message.address);
+        }
+    }
+
+    /// How many flushes of the worker that hosts this shard are waited for.
+    pub fn flushes(&self) -> usize {
+        self.flushes.len()
+    }
+
+    /// Everything the hosting worker had routed before the first `count` of them was sent on.
+    pub fn flushed(&mut self, count: usize) {
+        let done: Vec<_> = self.flushes.drain(..count).collect();
+        for (from, ticket) in done {
+            self.reply(from, ticket, Ok(ShardReply::Done));
+        }
     }
 
     /// Counts a change of what a stream keeps.
@@ -537,6 +587,9 @@ impl Shard<Arc<Message>> {
             self.workers.insert(self.id.host());
             self.block_or_resume();
             return PublishOutcome::Refused(ErrorKind::Busy);
+        }
+        if message.retain {
+            self.saw_kept(by_topic, streams, message);
         }
         self.store(streams, by_topic, extra, message, message)
     }

@@ -23,6 +23,7 @@ mod queues;
 mod rights;
 mod sessions;
 mod steps;
+mod values;
 
 pub use host::{ConnectionRow, HostAnswer, LoginRequest, Mail, Outgoing, Verified, WorkerCounts};
 
@@ -52,6 +53,8 @@ pub struct WorkerSetup {
     pub id: WorkerId,
     /// This life of the node.
     pub incarnation: u64,
+    /// How many there are: their numbers are dense from 0.
+    pub workers: u16,
     /// Limits.
     pub limits: WorkerLimits,
     /// Shared by all threads of the node.
@@ -169,6 +172,7 @@ const RIGHTS_MS: u64 = 250;
 /// See the module's text.
 pub struct Worker {
     id: WorkerId,
+    workers: u16,
     limits: WorkerLimits,
     fabric: Arc<Fabric>,
     router: Router,
@@ -178,6 +182,7 @@ pub struct Worker {
     lanes: FxHashMap<ShardId, Lane>,
     groups: publish::Groups,
     forwarding: forward::Forwarding,
+    readings: values::Readings,
     steps: FxHashMap<(ShardId, Ticket), (ConnectionId, Step)>,
     asked: FxHashMap<u64, (ConnectionId, Asked)>,
     next_ask: u64,
@@ -212,6 +217,7 @@ impl Worker {
         });
         Worker {
             id: setup.id,
+            workers: setup.workers,
             limits: setup.limits,
             router: Router::new(setup.fabric.clone(), setup.codecs),
             fabric: setup.fabric,
@@ -222,6 +228,7 @@ impl Worker {
             lanes: FxHashMap::default(),
             groups: publish::Groups::default(),
             forwarding: forward::Forwarding::default(),
+            readings: values::Readings::default(),
             steps: FxHashMap::default(),
             asked: FxHashMap::default(),
             next_ask: 0,
@@ -313,6 +320,7 @@ impl Worker {
         };
         self.finish_queue(now, &mut state);
         self.finish_held(now, connection, &mut state);
+        self.readings.forget(connection);
         for shard in state.touched {
             self.request(now, shard, ShardRequest::Gone { connection });
         }
@@ -440,9 +448,10 @@ impl Worker {
 
     /// Ends a round: the volatile shard hands out, its events go where they belong.
     pub fn turn(&mut self, now: Now) {
-        // Handling an event may make the shard say more; twice is enough for any step there is, and
+        // Handling an event may make the shard say more; this is enough for any step there is, and
         // what is left waits for the next round.
-        for _ in 0..4 {
+        for _ in 0..6 {
+            self.answer_flushes();
             self.shard.dispatch(now, &mut InMemory);
             let batches: SmallVec<[(WorkerId, Vec<ShardEvent>); 2]> = self.shard.events().collect();
             if batches.is_empty() {
@@ -456,15 +465,8 @@ impl Worker {
                 }
             }
         }
-        for (shard, lane) in &mut self.lanes {
-            if !lane.batch.is_empty() {
-                let requests = std::mem::take(&mut lane.batch);
-                self.outgoing.push(Outgoing::Requests {
-                    to: *shard,
-                    requests,
-                });
-            }
-        }
+        self.send_batches(false);
+        self.send_batches(true);
     }
 
     /// When [`Worker::timeout`] wants to be called.

@@ -37,6 +37,7 @@ impl Shard<Position> {
         checked: bool,
     ) -> Result<(), RecordError> {
         self.unapplied_bytes = self.unapplied_bytes.saturating_sub(payload.len());
+        self.progress.applied();
         for record in Records::new(payload, base, checked)? {
             let (position, mark, record) = record?;
             match record {
@@ -62,6 +63,11 @@ impl Shard<Position> {
         (streams, by_topic, extra): (&[StreamId], Option<VhostId>, Option<&Extra>),
         message: &Message,
     ) {
+        if extra.is_some_and(|extra| extra.handed.is_some()) {
+            // By the shard itself: no publisher numbered it.
+            self.store(streams, by_topic, extra, message, &position);
+            return;
+        }
         let last = self.lanes.entry(mark.lane).or_default();
         let repeated = mark.sequence <= *last;
         let outcome = if repeated {
@@ -86,10 +92,17 @@ impl<B: Place> Shard<B> {
         message: &Message,
         place: &B,
     ) -> PublishOutcome {
-        if let Some(extra) = extra
-            && let Some(once) = extra.once
-        {
-            return self.store_once(once, (streams, by_topic, extra), message, place);
+        if let Some(extra) = extra {
+            if let (Some(handed), Some(stream)) = (extra.handed, streams.first()) {
+                self.store_value(*stream, handed, message, place);
+                return PublishOutcome::Routed;
+            }
+            if let Some(once) = extra.once {
+                return self.store_once(once, (streams, by_topic, extra), message, place);
+            }
+            if let Some(vhost) = extra.keep {
+                self.values.put(vhost, Arc::new(message.detached()));
+            }
         }
         let mut kept: Option<B> = None;
         let mut taken = false;
@@ -433,6 +446,11 @@ impl<B: Place> Shard<B> {
                 }
                 self.answer(mark, ShardReply::Unsubscribed(existed));
             }
+            Change::DropValue { vhost, address } => {
+                let reply = self.apply_drop_value(vhost, &address);
+                self.answer(mark, reply);
+            }
+            Change::ValuesExpired { before } => self.apply_values_expired(before),
         }
     }
 

@@ -8,10 +8,13 @@ mod first;
 
 use super::Shard;
 use super::wills::Due;
-use crate::id::{Lane, Position, Sequence};
+use crate::id::{Lane, Position, Sequence, VhostId};
 use crate::once::Heard;
+use crate::record::{message_bytes, message_from};
 use crate::stream::{SavedStream, Stream};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Persisted: first byte of a checkpoint.
 pub const CHECKPOINT_VERSION: u8 = 2;
@@ -23,6 +26,8 @@ struct Saved<B> {
     streams: Vec<SavedStream<B>>,
     heard: Heard,
     wills: Due,
+    /// Vhost and message of each last value.
+    values: Vec<(VhostId, Bytes)>,
 }
 
 /// Why a checkpoint cannot be used.
@@ -59,6 +64,11 @@ impl Shard<Position> {
             streams: streams.into_iter().map(|stream| stream.save()).collect(),
             heard: self.heard.clone(),
             wills: self.save_wills(),
+            values: self
+                .values
+                .all()
+                .map(|(vhost, value)| (vhost, message_bytes(value)))
+                .collect(),
         };
         let out = vec![CHECKPOINT_VERSION];
         // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
@@ -92,6 +102,10 @@ impl Shard<Position> {
             for spec in specs {
                 self.bind(place, spec);
             }
+        }
+        for (vhost, value) in saved.values {
+            let value = message_from(value).map_err(|_| CheckpointError::Malformed)?;
+            self.values.put(vhost, Arc::new(value));
         }
         Ok(())
     }

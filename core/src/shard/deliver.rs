@@ -33,6 +33,10 @@ impl<B: Place> Shard<B> {
             self.streams[place as usize] = Some(stream);
         }
         self.send_forwards(now, bodies);
+        if !self.reads.is_empty() {
+            self.answer_reads(now.unix);
+        }
+        self.answer_pages();
         if !self.settles.is_empty() {
             self.settles_since.get_or_insert(now.monotonic);
         }

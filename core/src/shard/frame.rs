@@ -53,6 +53,7 @@ impl<B: Place> Shard<B> {
         }
         let payload = self.builder.take();
         self.unapplied_bytes += payload.len();
+        self.progress.taken();
         Some(payload)
     }
 
@@ -102,6 +103,7 @@ impl<B: Place> Shard<B> {
             }
         }
         self.forwards.retry();
+        self.end_values(now.unix);
         if self.authority.generation() != self.verdict_generation {
             self.renew_rights();
         }

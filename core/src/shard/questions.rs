@@ -3,6 +3,7 @@
 //! Owns: the first step of each [`Question`]; attaching readers, taking one message, claiming a client id.
 //! Never: what a committed change does (`apply.rs`).
 
+use super::values::PageOf;
 use super::{Bodies, Owner, Place, Shard, Store};
 use crate::authority::Principal;
 use crate::dispatch::Reader;
@@ -11,7 +12,8 @@ use crate::gateway::Delivery;
 use crate::id::{ConnectionId, Now, Offset, Sequence, StreamId, WorkerId};
 use crate::limits::Mode;
 use crate::port::{
-    Attach, ConsumerKey, OpenSession, Question, ShardEvent, ShardReply, StreamStat, Ticket,
+    Attach, ConsumerKey, OpenSession, Question, ReadingKey, ShardEvent, ShardReply, StreamStat,
+    Ticket,
 };
 use crate::record::{AsJson, Change, Mark};
 use crate::stream::Stream;
@@ -135,8 +137,15 @@ impl<B: Place> Shard<B> {
             Question::Subscribe {
                 connection,
                 filters,
+                readings,
             } => match self.session_of(connection) {
                 Some(stream) => {
+                    let vhost = self.stream_mut(stream).map(|stream| stream.vhost);
+                    for (number, filter) in readings {
+                        let key = ReadingKey { connection, number };
+                        let vhost = vhost.unwrap_or_default();
+                        self.watches.open(key, vhost, &filter, None);
+                    }
                     return self.change(now.unix, mark, Change::Subscribe { stream, filters });
                 }
                 None => Err(no_session()),
@@ -146,6 +155,9 @@ impl<B: Place> Shard<B> {
                 filters,
             } => match self.session_of(connection) {
                 Some(stream) => {
+                    for filter in &filters {
+                        self.watches.close_all(connection, Some(filter));
+                    }
                     return self.change(now.unix, mark, Change::Unsubscribe { stream, filters });
                 }
                 None => Err(no_session()),
@@ -194,6 +206,47 @@ impl<B: Place> Shard<B> {
                     None => Ok(ShardReply::Count(0)),
                 }
             }
+            Question::Values {
+                vhost,
+                filter,
+                hides_system,
+                after,
+                count,
+            } => {
+                let of = PageOf {
+                    vhost,
+                    filter,
+                    hides_system,
+                    after,
+                    count: count.max(1) as usize,
+                };
+                return self.read_values(from, ticket, of);
+            }
+            Question::ValueCounts => {
+                let kept = self.values.kept();
+                Ok(ShardReply::ValueCounts {
+                    values: kept.entries,
+                    bytes: kept.bytes,
+                })
+            }
+            Question::DropValue { vhost, address } => {
+                return self.change(now.unix, mark, Change::DropValue { vhost, address });
+            }
+            Question::Watch {
+                reading,
+                vhost,
+                filter,
+                queue,
+            } => {
+                self.watches.open(reading, vhost, &filter, Some(queue));
+                Ok(ShardReply::Done)
+            }
+            Question::HandIn(hand_in) => return self.hand_in(from, ticket, *hand_in),
+            Question::Flush => match self.journalled() {
+                // Nobody routes here.
+                true => Ok(ShardReply::Done),
+                false => return self.flushes.push((from, ticket)),
+            },
         };
         self.reply(from, ticket, result);
     }

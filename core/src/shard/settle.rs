@@ -89,6 +89,7 @@ impl<B: Place> Shard<B> {
     }
 
     pub(super) fn gone(&mut self, now: Now, connection: ConnectionId) {
+        self.watches.close_all(connection, None);
         self.asked
             .retain(|_, open| open.consumer.connection != connection);
         let Some(live) = self.live.remove(&connection) else {

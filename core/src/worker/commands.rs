@@ -161,11 +161,11 @@ impl Worker {
                 self.or_refuse(state, token, result);
             }
             Command::Bind { token, binding } => {
-                let result = self.bind(connection, state, token, binding, MetaCommand::Bind);
+                let result = self.bind(now, connection, state, token, binding, MetaCommand::Bind);
                 self.or_refuse(state, token, result);
             }
             Command::Unbind { token, binding } => {
-                let result = self.bind(connection, state, token, binding, MetaCommand::Unbind);
+                let result = self.bind(now, connection, state, token, binding, MetaCommand::Unbind);
                 self.or_refuse(state, token, result);
             }
             Command::Consume { token, consume } => {
@@ -277,6 +277,7 @@ impl Worker {
                     for filter in &filters {
                         session.filters.remove(filter);
                     }
+                    self.cancel_readings(now, connection, &filters);
                     let question = Question::Unsubscribe {
                         connection,
                         filters,

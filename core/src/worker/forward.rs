@@ -8,6 +8,7 @@
 
 use super::Worker;
 use super::publish::{Waiting, worse};
+use super::values::extra;
 use crate::gateway::PublishOutcome;
 use crate::id::{ConnectionId, Now, Sequence, ShardId, StreamId, Token};
 use crate::port::{Forward, ShardRequest};
@@ -29,7 +30,11 @@ impl Worker {
             message,
             from: source,
         } = forward;
-        let route = self.router.route(vhost, &message);
+        let mut route = self.router.route(vhost, &message);
+        // What a stream dropped was kept when it came in; a newer value may have replaced it since.
+        if message.retain && route.by_topic.is_some() && source.is_none() {
+            route = Self::keeping(&route);
+        }
         let mut targets: SmallVec<[(ShardId, SmallVec<[StreamId; 2]>); 2]> = route.targets.clone();
         if let (Some(_), Some(deaths)) = (source, &message.deaths) {
             let meta = self.fabric.meta();
@@ -55,7 +60,7 @@ impl Worker {
                 sequence: Sequence(0),
                 streams,
                 by_topic: route.by_topic,
-                extra: None,
+                extra: extra(&route, shard),
                 message: message.clone(),
             };
             match at_once {

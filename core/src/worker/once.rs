@@ -16,6 +16,7 @@ use super::commands::Checked;
 use super::publish::{Waiting, park};
 use super::sessions::no_session;
 use super::steps::Step;
+use super::values::{self, Round};
 use super::{Connected, SessionAt, Worker};
 use crate::error::ErrorKind;
 use crate::gateway::{OnceKey, PublishOutcome, Reply};
@@ -42,6 +43,8 @@ struct Part {
     by_topic: Option<VhostId>,
     waiting: Waiting,
     message: Arc<Message>,
+    /// It is to be kept by one of the targets: flushes of this round wait for it.
+    round: Option<Round>,
 }
 
 #[derive(Clone, Copy)]
@@ -131,10 +134,14 @@ impl Worker {
             by_topic: route.by_topic,
             waiting,
             message,
+            round: None,
         };
         for (shard, streams) in &route.targets {
-            let mut extra: Option<Box<Extra>> = None;
+            let mut extra = values::extra(route, *shard);
             if *shard != home {
+                if extra.is_some() {
+                    part.round = Some(self.readings.hold());
+                }
                 part.targets.push((*shard, streams.clone(), extra));
                 continue;
             }
@@ -207,6 +214,7 @@ impl Worker {
             by_topic,
             waiting,
             message,
+            round,
         } = part;
         for (shard, streams, mut extra) in targets {
             match state {
@@ -240,6 +248,9 @@ impl Worker {
                 self.send(shard, request);
                 self.finish_publish(now, waiting, PublishOutcome::Routed);
             }
+        }
+        if let Some(round) = round {
+            self.readings.let_go(round);
         }
     }
 

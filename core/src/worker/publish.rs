@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pub(super) batch: Vec<ShardRequest>,
     /// Publishes held back while the shard is full; everything else goes on, for it frees room.
     parked: Vec<ShardRequest>,
+    /// How many of those are to be kept as last values.
+    parked_values: usize,
     pub(super) ticket: Ticket,
     /// The sequence of the first of `waiting`, less one: what was finished in order.
     finished: u64,
@@ -62,7 +64,17 @@ impl Waiting {
 impl Lane {
     /// Holds a publish back until the shard has room.
     pub(super) fn park(&mut self, request: ShardRequest) {
+        let keep = match &request {
+            ShardRequest::Publish { extra, .. } => extra.as_ref().and_then(|extra| extra.keep),
+            _ => None,
+        };
+        self.parked_values += usize::from(keep.is_some());
         self.parked.push(request);
+    }
+
+    /// Whether messages to be kept are among what is held back.
+    pub(super) fn parks_values(&self) -> bool {
+        self.parked_values > 0
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) -> Sequence {
@@ -211,13 +223,20 @@ impl Worker {
         let Some((vhost, _)) = state.vhost else {
             return self.refuse(state, token, ErrorKind::BadRequest);
         };
-        let route = self.router.route(vhost, &message);
+        let mut route = self.router.route(vhost, &message);
         if route.exchange_missing {
             return self.refuse(state, token, ErrorKind::NotFound);
         }
         if !self.may_publish(state, &route, &message) || route.internal {
             self.counts.denied += 1;
             return self.refuse(state, token, ErrorKind::AccessRefused);
+        }
+        if message.retain && route.by_topic.is_some() {
+            if !self.may_keep(state, &route, &message) {
+                self.counts.denied += 1;
+                return self.refuse(state, token, ErrorKind::AccessRefused);
+            }
+            route = Self::keeping(&route);
         }
         if !patient && self.has_no_room(&route) {
             return self.refuse(state, token, ErrorKind::Busy);
@@ -278,7 +297,7 @@ impl Worker {
                 sequence,
                 streams: streams.clone(),
                 by_topic: route.by_topic,
-                extra: None,
+                extra: super::values::extra(&route, *shard),
                 message: message.clone(),
             };
             match blocked {
@@ -304,6 +323,7 @@ impl Worker {
             return;
         };
         let mut parked = std::mem::take(&mut lane.parked);
+        lane.parked_values = 0;
         if shard == self.shard.id() {
             self.shard.handle(now, self.id, &mut parked, &mut InMemory);
         } else {

@@ -5,6 +5,7 @@
 
 use super::commands::{Checked, Here};
 use super::steps::{Asked, Step};
+use super::values::Reading;
 use super::{Connected, ReaderAt, Worker};
 use crate::authority::{Action, Resource};
 use crate::error::{ErrorKind, Refusal};
@@ -233,6 +234,7 @@ impl Worker {
 
     pub(super) fn bind(
         &mut self,
+        now: Now,
         connection: ConnectionId,
         state: &Connected,
         token: Token,
@@ -260,8 +262,48 @@ impl Worker {
             arguments: Arguments::new(binding.arguments)?,
             by: connection,
         };
-        self.propose(connection, Asked::Simple { token }, command(change));
+        let bind = command(change.clone());
+        if binding.retained
+            && matches!(bind, MetaCommand::Bind(_))
+            && let Some(reading) = self.reading_of_queue(&here, &change)
+        {
+            let question = Question::Watch {
+                reading: reading.key,
+                vhost: reading.vhost,
+                filter: reading.filter.clone(),
+                queue: reading.queue.unwrap_or_default(),
+            };
+            let shard = reading.shard;
+            let step = Step::Watched {
+                token,
+                change: Box::new(change),
+                reading: Box::new(reading),
+            };
+            self.ask_shard(now, shard, connection, step, question);
+            return Ok(());
+        }
+        self.propose(connection, Asked::Simple { token }, bind);
         Ok(())
+    }
+
+    /// The last values for a queue, when it is bound to the exchange of the vhost's sessions.
+    fn reading_of_queue(&mut self, here: &Here, change: &BindingChange) -> Option<Reading> {
+        let (queue, shard) = {
+            let meta = self.fabric.meta();
+            let vhost = meta.vhost_by_id(here.vhost)?;
+            let exchange = meta.exchange(here.vhost, &change.exchange)?;
+            if exchange.id != vhost.topic_exchange {
+                return None;
+            }
+            let BindingEnd::Stream(name) = &change.to else {
+                return None;
+            };
+            let stream = meta.stream(here.vhost, name)?;
+            (stream.id, stream.shard)
+        };
+        let vhost = (here.vhost, &*here.name);
+        let of = (&change.filter, None);
+        Some(self.reading(change.by, vhost, (shard, Some(queue)), of))
     }
 
     pub(super) fn consume(

@@ -5,10 +5,11 @@
 
 use super::commands::Checked;
 use super::steps::Step;
+use super::values::Reading;
 use super::{Connected, Worker};
 use crate::authority::{Action, Circumstances, Resource};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{SessionFilter, SessionOpen, Will};
+use crate::gateway::{SendRetained, SessionFilter, SessionOpen, Will};
 use crate::id::{ConnectionId, Now, Token};
 use crate::port::{ConsumerKey, OpenSession, Question};
 use crate::will::SavedWill;
@@ -89,7 +90,8 @@ impl Worker {
         let here = Self::here(state)?;
         let mut refused = Vec::with_capacity(filters.len());
         let mut allowed = Vec::with_capacity(filters.len());
-        for SessionFilter { spec, .. } in filters {
+        let mut wanted = Vec::new();
+        for SessionFilter { spec, retained, .. } in filters {
             let circumstances = Circumstances {
                 quality: spec.quality as u8,
                 ..Circumstances::default()
@@ -102,6 +104,9 @@ impl Worker {
             );
             refused.push(verdict.err());
             if refused.last().is_some_and(Option::is_none) {
+                if retained != SendRetained::Never {
+                    wanted.push((spec.clone(), retained));
+                }
                 allowed.push(spec);
             } else {
                 self.counts.denied += 1;
@@ -120,17 +125,36 @@ impl Worker {
                 "the session has as many filters as it may have",
             ));
         }
+        wanted.retain(|(spec, retained)| {
+            *retained == SendRetained::Always || !session.filters.contains(&spec.filter)
+        });
         let asked = allowed.iter().map(|spec| spec.filter.clone());
         session.filters.extend(asked);
-        let step = Step::Subscribed { token, refused };
+        let shard = session.shard;
+        let readings: Vec<Reading> = wanted
+            .iter()
+            .map(|(spec, _)| {
+                let (vhost, of) = ((here.vhost, &*here.name), (&spec.filter, Some(spec)));
+                self.reading(connection, vhost, (shard, None), of)
+            })
+            .collect();
+        let watched = readings.iter();
+        let watched = watched.map(|reading| (reading.key.number, reading.filter.clone()));
+        let watched = watched.collect();
+        let step = Step::Subscribed {
+            token,
+            refused,
+            readings,
+        };
         self.ask_shard(
             now,
-            session.shard,
+            shard,
             connection,
             step,
             Question::Subscribe {
                 connection,
                 filters: allowed,
+                readings: watched,
             },
         );
         Ok(())

@@ -3,13 +3,14 @@
 //! Owns: [`Step`] (questions to shards) and [`Asked`] (questions to metadata and the login service).
 //! Never: the first step of a command (`commands.rs`).
 
+use super::values::Reading;
 use super::{Connected, HostAnswer, ReaderAt, SessionAt, Verified, Worker};
 use crate::authority::Principal;
 use crate::error::Refusal;
 use crate::gateway::Reply;
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token, VhostId};
-use crate::meta::{MetaCommand, MetaReply};
-use crate::port::{OpenSession, Question, ShardReply};
+use crate::meta::{BindingChange, MetaCommand, MetaReply};
+use crate::port::{OpenSession, Question, ReadingKey, ShardReply};
 use std::sync::Arc;
 
 /// What waits for a shard's answer.
@@ -44,6 +45,19 @@ pub(super) enum Step {
     Subscribed {
         token: Token,
         refused: Vec<Option<Refusal>>,
+        readings: Vec<Reading>,
+    },
+    /// A worker has sent on what it had routed.
+    Flushed { key: ReadingKey },
+    /// A page of last values was read.
+    ValuesRead { key: ReadingKey },
+    /// It was handed in.
+    HandedIn { key: ReadingKey },
+    /// The shard of a queue watches for last values: the binding may be made.
+    Watched {
+        token: Token,
+        change: Box<BindingChange>,
+        reading: Box<Reading>,
     },
     /// Filters were unbound.
     Unsubscribed { token: Token },
@@ -66,6 +80,8 @@ pub(super) enum Asked {
         stream: StreamId,
         shard: ShardId,
     },
+    /// A binding was made: the queue gets last values.
+    Bound { token: Token, reading: Box<Reading> },
     /// A stream's registration was removed.
     Unregistered { token: Token, messages: u64 },
 }
@@ -129,6 +145,14 @@ impl Worker {
         match asked {
             Asked::Nothing | Asked::Login { .. } => {}
             Asked::Simple { token } => self.done(connection, token, result.map(|_| Reply::Done)),
+            Asked::Bound { token, reading } => {
+                let bound = result.is_ok();
+                self.done(connection, token, result.map(|_| Reply::Done));
+                match bound {
+                    true => self.begin_readings(now, vec![*reading]),
+                    false => self.end_watch(now, reading.key, reading.shard, reading.queue),
+                }
+            }
             Asked::Unregistered { token, messages } => {
                 self.done(connection, token, result.map(|_| Reply::Count(messages)));
             }
@@ -280,7 +304,12 @@ impl Worker {
             Step::Opened { token, open } => {
                 self.opened(now, shard, connection, token, *open, result)
             }
-            Step::Subscribed { token, refused } => {
+            Step::Subscribed {
+                token,
+                refused,
+                readings,
+            } => {
+                let bound = result.is_ok();
                 let reply = result.map(|reply| {
                     let mut granted = match reply {
                         ShardReply::Subscribed(granted) => granted,
@@ -294,7 +323,24 @@ impl Worker {
                     Reply::Subscribed(merged.collect())
                 });
                 self.done(connection, token, reply);
+                if bound && self.connections.contains_key(&connection) {
+                    self.begin_readings(now, readings);
+                }
             }
+            Step::Flushed { key } => self.flushed(now, key),
+            Step::ValuesRead { key } => self.values_read(now, key, result),
+            Step::HandedIn { key } => self.handed_in(now, key, result),
+            Step::Watched {
+                token,
+                change,
+                reading,
+            } => match result {
+                Ok(_) => {
+                    let asked = Asked::Bound { token, reading };
+                    self.propose(connection, asked, MetaCommand::Bind(*change));
+                }
+                Err(why) => self.done(connection, token, Err(why)),
+            },
             Step::Unsubscribed { token } => {
                 let reply = result.map(|reply| match reply {
                     ShardReply::Unsubscribed(existed) => Reply::Unsubscribed(existed),

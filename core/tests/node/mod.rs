@@ -166,6 +166,7 @@ impl Node {
                 Worker::new(WorkerSetup {
                     id: WorkerId(id),
                     incarnation: self.incarnation,
+                    workers,
                     limits: WorkerLimits {
                         shard: ShardLimits {
                             volatile_bytes_max: self.volatile_bytes_max,

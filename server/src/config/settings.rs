@@ -159,6 +159,7 @@ impl StoreSettings {
             entries_max: self.entries_max,
             session_bytes_max: self.session_bytes_max,
             parked_bytes_max: self.parked_bytes_max,
+            ..ShardLimits::default()
         }
     }
 }

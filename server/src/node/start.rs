@@ -181,9 +181,13 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
             .into_iter()
             .chain(shard_ports.iter().cloned()),
     );
-    let workers = crew.worker_ports().into_iter().map(|(id, _)| WorkerSetup {
+    let ports = crew.worker_ports();
+    // A worker's number has 16 bits.
+    let count = u16::try_from(ports.len()).unwrap_or(u16::MAX);
+    let workers = ports.into_iter().map(|(id, _)| WorkerSetup {
         id,
         incarnation,
+        workers: count,
         limits: WorkerLimits {
             shard: settings.store.shard_limits(),
             ..WorkerLimits::default()

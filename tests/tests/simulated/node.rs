@@ -257,6 +257,7 @@ impl<P: Peer> Node<P> {
                 Worker::new(WorkerSetup {
                     id: WorkerId(id),
                     incarnation,
+                    workers: WORKERS,
                     limits: WorkerLimits::default(),
                     fabric: self.fabric.clone(),
                     codecs: self.codecs.clone(),

@@ -73,6 +73,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Saved<Position>, CheckpointError> {
         streams: first.streams.into_iter().map(stream).collect(),
         heard: Heard::default(),
         wills: Due::default(),
+        values: Vec::new(),
     })
 }
 

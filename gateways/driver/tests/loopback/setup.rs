@@ -86,15 +86,18 @@ pub fn start_at(
         topic_exchange: "topics".into(),
     };
     fabric.apply(UnixMs(1), &vhost).expect("a vhost");
+    let ports = crew.worker_ports();
+    let workers = ports.len() as u16;
     let worker = |(id, _)| WorkerSetup {
         id,
         incarnation: 1,
+        workers,
         limits: WorkerLimits::default(),
         fabric: fabric.clone(),
         codecs: Codecs::default(),
         authority: Arc::new(AllowAll),
     };
-    let workers = crew.worker_ports().into_iter().map(worker).collect();
+    let workers = ports.into_iter().map(worker).collect();
     crew.start(DriverSetup {
         workers,
         gateways: vec![GatewaySetup {
