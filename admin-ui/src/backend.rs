@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     About, Binding, Connection, DeclareStream, Exchange, Explanation, NewUser, Overview,
-    PeekedMessage, Policy, Publish, Question, Rule, Stream, User, UserChange,
+    PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, Rule, SeekTo, Stream,
+    User, UserChange,
 };
 
 /// What a backend's call gives, later.
@@ -64,6 +65,28 @@ impl Right {
             Right::Monitoring => "admin.monitoring",
             Right::All => "admin.all",
         }
+    }
+}
+
+/// Which bindings are listed: those that fit everything given.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WhichBindings<'a> {
+    /// In this vhost.
+    pub vhost: Option<&'a str>,
+    /// From this exchange.
+    pub exchange: Option<&'a str>,
+    /// To the destination of this name.
+    pub destination: Option<&'a str>,
+}
+
+impl WhichBindings<'_> {
+    /// Whether a binding between these is one.
+    #[must_use]
+    pub fn fits(&self, vhost: &str, exchange: &str, destination: &str) -> bool {
+        let fits = |wanted: Option<&str>, name: &str| wanted.is_none_or(|wanted| wanted == name);
+        fits(self.vhost, vhost)
+            && fits(self.exchange, exchange)
+            && fits(self.destination, destination)
     }
 }
 
@@ -138,14 +161,14 @@ pub trait Backend: Send + Sync + 'static {
         name: &'a str,
         if_unused: bool,
     ) -> Answer<'a, ()>;
-    /// Bindings, of one vhost when given.
-    fn bindings<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Binding>>;
+    /// Bindings, those of sessions and groups included as far as there are not too many.
+    fn bindings<'a>(&'a self, which: WhichBindings<'a>) -> Answer<'a, Vec<Binding>>;
     /// Binds; the same again is no error.
     fn bind<'a>(&'a self, who: &'a Identity, binding: Binding) -> Answer<'a, ()>;
     /// Unbinds.
     fn unbind<'a>(&'a self, who: &'a Identity, binding: Binding) -> Answer<'a, ()>;
 
-    /// Streams, queues and sessions, of one vhost when given.
+    /// Streams, queues, sessions and groups, of one vhost when given.
     fn streams<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Stream>>;
     /// One of them.
     fn stream<'a>(&'a self, vhost: &'a str, name: &'a str) -> Answer<'a, Stream>;
@@ -168,6 +191,14 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Answer<'a, ()>;
     /// Drops what waits for delivery; says how many.
     fn purge<'a>(&'a self, who: &'a Identity, vhost: &'a str, name: &'a str) -> Answer<'a, u64>;
+    /// Moves a queue's subscription; says how many messages left by that.
+    fn seek<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+        to: SeekTo,
+    ) -> Answer<'a, u64>;
     /// Up to `count` messages from `offset`, or from the oldest; bodies cut at `body_limit_bytes`.
     /// Takes nothing and moves nothing.
     fn peek<'a>(
@@ -181,6 +212,16 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Answer<'a, Vec<PeekedMessage>>;
     /// Publishes, waits for the confirm, says how many streams the message went to.
     fn publish<'a>(&'a self, who: &'a Identity, message: Publish) -> Answer<'a, u64>;
+
+    /// Last values that the caller may receive.
+    fn retained<'a>(&'a self, who: &'a Identity, which: RetainedQuery) -> Answer<'a, RetainedPage>;
+    /// Removes the last value of an address; not found when it has none.
+    fn clear_retained<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        address: &'a str,
+    ) -> Answer<'a, ()>;
 
     /// Policies, of one vhost when given.
     fn policies<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Policy>>;

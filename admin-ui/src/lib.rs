@@ -16,7 +16,9 @@ mod metrics;
 pub mod model;
 mod people;
 mod policies;
+mod retained;
 mod routes;
+mod seek;
 mod session;
 
 use std::future::Future;

@@ -10,9 +10,11 @@ use serde_json::Value;
 
 mod people;
 mod policy;
+mod retained;
 
 pub use people::*;
 pub use policy::*;
+pub use retained::*;
 
 /// What the node says about itself to whoever has signed in.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -148,6 +150,8 @@ pub struct ProtocolCount {
 pub struct Listener {
     /// Short name of the protocol.
     pub protocol: String,
+    /// What carries it: `tcp`, `tls`, `ws` or `wss`.
+    pub transport: String,
     /// Address and port.
     pub address: String,
 }
@@ -247,7 +251,8 @@ pub struct Binding {
     pub vhost: String,
     /// The exchange it takes messages from.
     pub exchange: String,
-    /// `queue` (a queue or stream), `session` or `exchange`.
+    /// `queue` (a queue or stream) or `exchange`; in answers also `session` or `group`, whose clients bind
+    /// them.
     pub destination_kind: String,
     /// Where it sends them.
     pub destination: String,
@@ -257,14 +262,14 @@ pub struct Binding {
     pub arguments: BTreeMap<String, Value>,
 }
 
-/// A stream: a queue, a stream proper or a client's session.
+/// A stream: a queue, a stream proper, a client's session or a group of shared subscriptions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
     /// Its vhost.
     pub vhost: String,
     /// Its name.
     pub name: String,
-    /// `queue`, `stream` or `session`.
+    /// `queue`, `stream`, `session` or `group`.
     pub kind: String,
     /// Whether it survives a restart.
     pub durable: bool,
@@ -292,12 +297,52 @@ pub struct Stream {
     pub acknowledged: u64,
     /// Messages dropped: expired, over a limit, or not to be received by their only reader.
     pub dropped: u64,
+    /// Of those, the ones sent on to a dead letter exchange.
+    pub dead_lettered: u64,
+    /// Publishes refused because it was full.
+    pub rejected: u64,
     /// For a session: whether its client is connected.
     pub live: Option<bool>,
     /// The arguments it was declared with.
     pub arguments: BTreeMap<String, Value>,
+    /// How its readers share it: `exclusive`, `failover`, `shared` or `key_shared`.
+    pub mode: String,
+    /// What bounds it, by declaration and policies together; without `mode`.
+    pub limits: PolicySettings,
+    /// Policies that count for it, the highest first.
+    pub policies: Vec<String>,
+    /// Where one consumer is served at a time: the connection of the one that is.
+    pub active: Option<String>,
+    /// For a group: its name.
+    pub group: Option<String>,
+    /// For a group: what it is bound to, `/` between levels.
+    pub filter: Option<String>,
+    /// For a group: its members.
+    pub members: Vec<Member>,
     /// Its readers.
     pub subscriptions: Vec<Subscription>,
+}
+
+/// A member of a group.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The client.
+    pub client_id: String,
+    /// Whether it stays a member when its connection ends.
+    pub durable: bool,
+}
+
+/// A place to move a queue's subscription to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The oldest message there is.
+    Start,
+    /// Behind the newest.
+    End,
+    /// A place in the stream.
+    Offset(u64),
+    /// The first message that came in at this time or later.
+    TimeMs(u64),
 }
 
 /// A named reader of a stream.

@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::access::{Caller, check_host, peer_of};
-use crate::backend::Right;
+use crate::backend::{Right, WhichBindings};
 use crate::error::ApiError;
 use crate::extract::{Asked, At, Given, InVhost};
 use crate::model::{Binding, Connection, DeclareStream, Exchange, PeekedMessage, Publish, Stream};
-use crate::{App, assets, history, metrics, people, policies};
+use crate::{App, assets, history, metrics, people, policies, retained, seek};
 
 /// Messages that one peek gives at most.
 pub(crate) const PEEK_COUNT_LIMIT: usize = 100;
@@ -60,7 +60,9 @@ pub(crate) fn router(app: App) -> Router {
             get(stream).put(declare_stream).delete(delete_stream),
         )
         .route("/streams/{vhost}/{name}/purge", post(purge))
+        .route("/streams/{vhost}/{name}/seek", post(seek::seek))
         .route("/streams/{vhost}/{name}/peek", get(peek))
+        .route("/retained", get(retained::page).delete(retained::clear))
         .route("/policies", get(policies::policies))
         .route(
             "/policies/{vhost}/{name}",
@@ -258,17 +260,12 @@ async fn bindings(
     _: Caller,
     Asked(which): Asked<Which>,
 ) -> Reply<Json<List<Binding>>> {
-    let mut rows = app.backend.bindings(which.vhost.as_deref()).await?;
-    rows.retain(|row| {
-        which
-            .exchange
-            .as_ref()
-            .is_none_or(|name| *name == row.exchange)
-            && which
-                .destination
-                .as_ref()
-                .is_none_or(|name| *name == row.destination)
-    });
+    let which = WhichBindings {
+        vhost: which.vhost.as_deref(),
+        exchange: which.exchange.as_deref(),
+        destination: which.destination.as_deref(),
+    };
+    let rows = app.backend.bindings(which).await?;
     Ok(list(&app, rows))
 }
 

@@ -377,6 +377,83 @@ fn a_queue_is_declared_filled_looked_into_purged_and_deleted() {
 }
 
 #[test]
+fn a_subscription_is_moved_by_end_offset_or_time() {
+    let server = Server::start();
+    let seek =
+        |place: Value| server.admin("POST", "/api/v1/streams/%2F/orders-eu/seek", Some(place));
+    assert_eq!(seek(json!({"to": "start"})).1, json!({"left": 0}));
+    assert_eq!(seek(json!({"offset": 103})).1, json!({"left": 3}));
+    let time = json!({"time": "2026-01-01T00:00:00Z"});
+    assert_eq!(seek(time).1, json!({"left": 0}));
+    assert_eq!(
+        seek(json!({"time": 4_000_000_000_000_u64})).1,
+        json!({"left": 5})
+    );
+    for wrong in [
+        json!({}),
+        json!({"to": "middle"}),
+        json!({"to": "end", "offset": 1}),
+        json!({"offset": -1}),
+        json!({"time": "yesterday"}),
+    ] {
+        let (status, error) = seek(wrong.clone());
+        assert_eq!(status, 400, "{wrong}: {error}");
+    }
+    let nowhere = "/api/v1/streams/%2F/nowhere/seek";
+    let end = json!({"to": "end"});
+    assert_eq!(server.admin("POST", nowhere, Some(end)).0, 404);
+}
+
+#[test]
+fn last_values_are_listed_page_by_page_and_cleared() {
+    let server = Server::start();
+    let page = |query: &str| server.admin("GET", &format!("/api/v1/retained?{query}"), None);
+    let (status, first) = page("vhost=/&filter=plant/%23&count=20");
+    assert_eq!(
+        (status, first["items"].as_array().unwrap().len()),
+        (200, 20)
+    );
+    let next = first["next"].as_str().unwrap();
+    let (_, second) = page(&format!("filter=plant/%23&count=20&after={next}"));
+    assert_eq!(second["items"].as_array().unwrap().len(), 10);
+    assert_eq!(second["next"], Value::Null);
+    assert!(second["items"][0]["address"].as_str().unwrap() > next);
+    assert_eq!(page("count=0").0, 400);
+
+    let clear = "/api/v1/retained?topic=plant/07/temp";
+    assert_eq!(server.admin("DELETE", clear, None).0, 204);
+    assert_eq!(server.admin("DELETE", clear, None).0, 404);
+    assert_eq!(page("filter=plant/07/temp").1["items"], json!([]));
+    assert_eq!(server.admin("DELETE", "/api/v1/retained", None).0, 400);
+}
+
+#[test]
+fn a_policy_needs_its_own_right_and_is_replaced_by_name() {
+    let server = Server::start();
+    let path = "/api/v1/policies/%2F/limits";
+    let body = |most: u64| json!({"pattern": "^orders", "settings": {"messages_max": most}});
+    assert_eq!(server.admin("PUT", path, Some(body(1))).0, 204);
+    assert_eq!(server.admin("PUT", path, Some(body(2))).0, 204);
+    let (_, list) = server.admin("GET", "/api/v1/policies", None);
+    let items = list["items"].as_array().unwrap();
+    let found = items.iter().find(|row| row["name"] == "limits").unwrap();
+    assert_eq!(found["settings"], json!({"messages_max": 2}));
+    assert_eq!(found["applies_to"], "queues");
+    let unknown = json!({"pattern": "a", "settings": {"max_messages": 1}});
+    assert_eq!(server.admin("PUT", path, Some(unknown)).0, 400);
+    let roles = json!({"roles": ["management"]});
+    server.admin("PUT", "/api/v1/users/reader", Some(roles));
+    let reader = [
+        ("authorization", "Basic cmVhZGVyOnBhc3N3b3Jk"),
+        ("x-anabranch", "1"),
+    ];
+    let refused = answer(server.send("PUT", path, &reader, Some(body(3)))).0;
+    assert_eq!(refused, 403);
+    assert_eq!(server.admin("DELETE", path, None).0, 204);
+    assert_eq!(server.admin("DELETE", path, None).0, 404);
+}
+
+#[test]
 fn exchanges_and_bindings_come_and_go() {
     let server = Server::start();
     let exchange = json!({"vhost": "/", "name": "news", "kind": "fanout", "durable": true});
@@ -400,6 +477,26 @@ fn exchanges_and_bindings_come_and_go() {
             .len(),
         1
     );
+    let mut onwards = binding.clone();
+    onwards["destination_kind"] = json!("exchange");
+    assert_eq!(
+        server
+            .admin("POST", "/api/v1/bindings", Some(onwards.clone()))
+            .0,
+        404,
+        "no exchange has the queue's name"
+    );
+    onwards["destination"] = json!("amq.fanout");
+    assert_eq!(
+        server.admin("POST", "/api/v1/bindings", Some(onwards)).0,
+        201
+    );
+    let (_, to) = server.admin(
+        "GET",
+        "/api/v1/bindings?exchange=news&destination=amq.fanout",
+        None,
+    );
+    assert_eq!(to["items"][0]["destination_kind"], "exchange");
     assert_eq!(
         server.admin("DELETE", "/api/v1/bindings", Some(binding)).0,
         204

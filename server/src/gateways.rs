@@ -8,9 +8,14 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+pub use anabranch_amqp::arguments::{
+    ALTERNATE as ALTERNATE_ARGUMENT, RETAINED as RETAINED_ARGUMENT,
+};
+use anabranch_amqp::arguments::{Arguments, Flags, queue_of};
 use anabranch_amqp::{AmqpGateway, address as spelling, names::PREDECLARED};
 use anabranch_core::address::{Address, AddressError, TopicFilter};
 use anabranch_core::gateway::{ExchangeKind, Gateway};
+use anabranch_core::limits::StreamLimits;
 use anabranch_core::meta::ExchangeSpec;
 use anabranch_core::properties::Codecs;
 use anabranch_driver::{GatewaySetup, ListenerSetup, Origins, Tls, TransportKind, WebSocketSetup};
@@ -237,6 +242,25 @@ pub fn address_key(address: &Address, origin_key: &Bytes) -> String {
     let mut key = Vec::new();
     spelling::address_to_key(&address.0, &mut key);
     String::from_utf8_lossy(&key).into_owned()
+}
+
+/// What arguments of a queue ask, read as those of an application are, so that it finds the queue it would
+/// have declared; and the arguments as they are kept.
+///
+/// # Errors
+/// What is wrong with which argument.
+pub fn queue_arguments(
+    given: &Arguments,
+    durable: bool,
+    auto_delete: bool,
+) -> Result<(StreamLimits, Arguments), String> {
+    let flags = Flags {
+        durable,
+        exclusive: false,
+        auto_delete,
+    };
+    let read = queue_of(given, flags).map_err(|error| error.text.into_owned())?;
+    Ok((read.limits, read.arguments))
 }
 
 /// The filter that a binding's pattern of the API stands for.

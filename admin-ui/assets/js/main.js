@@ -7,6 +7,8 @@ import { Overview } from "./pages/overview.js";
 import { Connections } from "./pages/connections.js";
 import { Exchanges } from "./pages/exchanges.js";
 import { Streams, StreamPage } from "./pages/streams.js";
+import { Retained } from "./pages/retained.js";
+import { Policies } from "./pages/policies.js";
 import { Users } from "./pages/users.js";
 import { Rules } from "./pages/rules.js";
 
@@ -15,6 +17,8 @@ const PAGES = [
   { path: "connections", title: "Connections", icon: "connections", page: Connections },
   { path: "exchanges", title: "Exchanges", icon: "exchanges", page: Exchanges },
   { path: "streams", title: "Streams & queues", icon: "streams", page: Streams },
+  { path: "retained", title: "Retained", icon: "retained", page: Retained },
+  { path: "policies", title: "Policies", icon: "policies", page: Policies },
   { path: "users", title: "Users", icon: "users", page: Users, right: "all" },
   { path: "rules", title: "Rules", icon: "rules", page: Rules, right: "all" },
 ];

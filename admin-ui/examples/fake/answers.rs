@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right};
+use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right, WhichBindings};
 use anabranch_admin::model::{
     About, Binding, Connection, DeclareStream, Effect, Exchange, ExplainStep, Explanation, NewUser,
-    Overview, PeekedMessage, Policy, Publish, Question, Rule, Stream, Subject, User, UserChange,
+    Overview, PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, RetainedValue,
+    Rule, SeekTo, Stream, Subject, User, UserChange,
 };
 
 use super::{Fake, missing, wall_ms};
@@ -125,19 +126,22 @@ impl Backend for Fake {
         })
     }
 
-    fn bindings<'a>(&'a self, _: Option<&'a str>) -> Answer<'a, Vec<Binding>> {
-        Box::pin(async { Ok(self.state().bindings.clone()) })
+    fn bindings<'a>(&'a self, which: WhichBindings<'a>) -> Answer<'a, Vec<Binding>> {
+        let mut rows = self.state().bindings.clone();
+        rows.retain(|row| which.fits(&row.vhost, &row.exchange, &row.destination));
+        Box::pin(async move { Ok(rows) })
     }
 
     fn bind<'a>(&'a self, _: &'a Identity, binding: Binding) -> Answer<'a, ()> {
         Box::pin(async move {
             let mut state = self.state();
-            if !state
-                .streams
-                .iter()
-                .any(|(stream, _)| stream.name == binding.destination)
-            {
-                return missing("queue", &binding.destination);
+            let to = &binding.destination;
+            let known = match binding.destination_kind.as_str() {
+                "exchange" => state.exchanges.iter().any(|row| row.name == *to),
+                _ => state.streams.iter().any(|(stream, _)| stream.name == *to),
+            };
+            if !known {
+                return missing(&binding.destination_kind, to);
             }
             if !state.bindings.contains(&binding) {
                 state.bindings.push(binding);
@@ -192,6 +196,7 @@ impl Backend for Fake {
                 durable: declare.durable,
                 state: "running".into(),
                 published: 1,
+                arguments: declare.arguments,
                 ..Stream::default()
             };
             state.streams.push((stream, Vec::new()));
@@ -240,6 +245,30 @@ impl Backend for Fake {
         })
     }
 
+    fn seek<'a>(
+        &'a self,
+        _: &'a Identity,
+        _: &'a str,
+        name: &'a str,
+        to: SeekTo,
+    ) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let mut state = self.state();
+            let found = state.streams.iter_mut().find(|(row, _)| row.name == name);
+            let Some((_, messages)) = found else {
+                return missing("stream", name);
+            };
+            let before = messages.len();
+            messages.retain(|message| match to {
+                SeekTo::Start => true,
+                SeekTo::End => false,
+                SeekTo::Offset(offset) => message.offset >= offset,
+                SeekTo::TimeMs(time) => message.published_at_ms >= time,
+            });
+            Ok((before - messages.len()) as u64)
+        })
+    }
+
     fn peek<'a>(
         &'a self,
         _: &'a Identity,
@@ -270,6 +299,22 @@ impl Backend for Fake {
     fn publish<'a>(&'a self, _: &'a Identity, publish: Publish) -> Answer<'a, u64> {
         Box::pin(async move {
             let mut state = self.state();
+            if publish.retain {
+                let address = publish.address.replace('.', "/");
+                state.retained.retain(|value| value.address != address);
+                state.retained.push(RetainedValue {
+                    vhost: publish.vhost.clone(),
+                    address,
+                    published_at_ms: wall_ms(),
+                    content_type: publish.content_type.clone(),
+                    headers: publish.headers.clone(),
+                    body_bytes: publish.body.len() as u64,
+                    body: publish.body.clone(),
+                    body_encoding: publish.body_encoding,
+                    cut: false,
+                });
+                state.retained.sort_by(|a, b| a.address.cmp(&b.address));
+            }
             let mut routed = 0;
             for (stream, messages) in &mut state.streams {
                 if publish.exchange.is_empty() && stream.name == publish.address {
@@ -289,6 +334,48 @@ impl Backend for Fake {
                 }
             }
             Ok(routed)
+        })
+    }
+
+    fn retained<'a>(&'a self, _: &'a Identity, which: RetainedQuery) -> Answer<'a, RetainedPage> {
+        Box::pin(async move {
+            // Filters of this made-up node end in `#` or have no wildcard.
+            let start = which.filter.strip_suffix('#').map(str::to_owned);
+            let mut items = self.state().retained.clone();
+            items.retain(|value| {
+                which
+                    .after
+                    .as_ref()
+                    .is_none_or(|after| value.address > *after)
+                    && match &start {
+                        Some(start) => value.address.starts_with(start),
+                        None => value.address == which.filter,
+                    }
+            });
+            let more = items.len() > which.count;
+            items.truncate(which.count);
+            let next = items.last().map(|value| value.address.clone());
+            let next = next.filter(|_| more);
+            Ok(RetainedPage { items, next })
+        })
+    }
+
+    fn clear_retained<'a>(
+        &'a self,
+        _: &'a Identity,
+        vhost: &'a str,
+        address: &'a str,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut state = self.state();
+            let before = state.retained.len();
+            state
+                .retained
+                .retain(|value| (&*value.vhost, &*value.address) != (vhost, address));
+            if state.retained.len() == before {
+                return missing("last value of", address);
+            }
+            Ok(())
         })
     }
 

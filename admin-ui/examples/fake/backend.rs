@@ -9,13 +9,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::{
-    Binding, BodyEncoding, Connection, Effect, Exchange, Gauges, Listener, Node, Overview,
-    PeekedMessage, Policy, ProtocolCount, Resource, Rule, RuleOrigin, SessionRow, Stream, Subject,
-    Subscription, Totals, User,
+    Binding, BodyEncoding, Connection, Effect, Exchange, Gauges, Listener, Member, Node, Overview,
+    PeekedMessage, Policy, PolicySettings, ProtocolCount, Resource, RetainedValue, Rule,
+    RuleOrigin, SessionRow, Stream, Subject, Subscription, Totals, User,
 };
 
 #[path = "answers.rs"]
 mod answers;
+
+/// The name of the group of shared subscriptions.
+const GROUP: &str = "$share/workers/plant/+/temp";
 
 /// The backend.
 pub struct Fake {
@@ -32,6 +35,8 @@ struct State {
     exchanges: Vec<Exchange>,
     bindings: Vec<Binding>,
     streams: Vec<(Stream, Vec<PeekedMessage>)>,
+    /// In the order of their addresses.
+    retained: Vec<RetainedValue>,
     closed: Vec<String>,
     busy: bool,
 }
@@ -63,19 +68,22 @@ impl Fake {
                 name: "orders".into(),
                 kind: "direct".into(),
                 durable: true,
+                alternate: Some("amq.fanout".into()),
                 ..Exchange::default()
             });
-            for (exchange, destination, pattern) in [
-                ("amq.topic", "plant-temperatures", "plant.*.temp"),
-                ("amq.topic", "plant-archive", "plant.#"),
-                ("amq.topic", "session of gateway-7", "command/gateway-7/#"),
-                ("orders", "orders-eu", "eu"),
-                ("orders", "orders-us", "us"),
+            for (exchange, kind, destination, pattern) in [
+                ("amq.topic", "queue", "plant-temperatures", "plant.*.temp"),
+                ("amq.topic", "queue", "plant-archive", "plant.#"),
+                ("amq.topic", "exchange", "orders", "order.#"),
+                ("amq.topic", "session", "gateway-7", "command.gateway-7.#"),
+                ("amq.topic", "group", GROUP, "plant.*.temp"),
+                ("orders", "queue", "orders-eu", "eu"),
+                ("orders", "queue", "orders-us", "us"),
             ] {
                 bindings.push(Binding {
                     vhost: "/".into(),
                     exchange: exchange.into(),
-                    destination_kind: "queue".into(),
+                    destination_kind: kind.into(),
                     destination: destination.into(),
                     pattern: pattern.into(),
                     arguments: BTreeMap::new(),
@@ -84,7 +92,8 @@ impl Fake {
             for (name, kind) in [
                 ("plant-temperatures", "queue"),
                 ("plant-archive", "stream"),
-                ("session of gateway-7", "session"),
+                ("gateway-7", "session"),
+                (GROUP, "group"),
                 ("orders-eu", "queue"),
                 ("orders-us", "queue"),
                 ("empty-queue", "queue"),
@@ -95,7 +104,7 @@ impl Fake {
                     kind: kind.into(),
                     durable: true,
                     state: "running".into(),
-                    ..Stream::default()
+                    ..settled(name)
                 };
                 let held = if name == "empty-queue" { 0 } else { 8 };
                 let messages = (0..held).map(message).collect();
@@ -198,11 +207,16 @@ impl Fake {
             state: Mutex::new(State {
                 users,
                 rules,
-                policies: Vec::new(),
+                policies: if busy { vec![by_plant()] } else { Vec::new() },
                 next_rule: 10,
                 exchanges,
                 bindings,
                 streams,
+                retained: if busy {
+                    (0..30).map(value).collect()
+                } else {
+                    Vec::new()
+                },
                 closed: Vec::new(),
                 busy,
             }),
@@ -246,14 +260,13 @@ impl Fake {
         }
         stream.bytes = (stream.ready + stream.unacknowledged) * 181;
         stream.live = (stream.kind == "session").then_some(true);
+        if stream.mode.is_empty() {
+            let session = stream.kind == "session";
+            stream.mode = if session { "exclusive" } else { "shared" }.into();
+        }
         stream.subscriptions = vec![Subscription {
             name: String::new(),
-            mode: if stream.kind == "session" {
-                "exclusive"
-            } else {
-                "shared"
-            }
-            .into(),
+            mode: stream.mode.clone(),
             ready: stream.ready,
             unacknowledged: stream.unacknowledged,
             consumers: stream.consumers,
@@ -388,13 +401,16 @@ impl Fake {
             },
             protocols,
             listeners: [
-                ("mqtt", "0.0.0.0:1883"),
-                ("amqp", "0.0.0.0:5672"),
-                ("http", "127.0.0.1:15672"),
+                ("mqtt", "tcp", "0.0.0.0:1883"),
+                ("mqtt", "wss", "0.0.0.0:8084"),
+                ("amqp", "tcp", "0.0.0.0:5672"),
+                ("amqp", "tls", "0.0.0.0:5671"),
+                ("http", "tcp", "127.0.0.1:15672"),
             ]
             .into_iter()
-            .map(|(protocol, address)| Listener {
+            .map(|(protocol, transport, address)| Listener {
                 protocol: protocol.into(),
+                transport: transport.into(),
                 address: address.into(),
             })
             .collect(),
@@ -420,6 +436,72 @@ fn wall_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64)
+}
+
+fn by_plant() -> Policy {
+    Policy {
+        vhost: "/".into(),
+        name: "by-plant".into(),
+        pattern: "^workers$".into(),
+        applies_to: "groups".into(),
+        priority: 0,
+        settings: PolicySettings {
+            mode: Some("key_shared".into()),
+            ..PolicySettings::default()
+        },
+    }
+}
+
+/// What some streams have that others have not.
+fn settled(name: &str) -> Stream {
+    let none = Stream::default();
+    match name {
+        GROUP => Stream {
+            group: Some("workers".into()),
+            filter: Some("plant/+/temp".into()),
+            mode: "key_shared".into(),
+            policies: vec!["by-plant".into()],
+            members: ["worker-1", "worker-2", "worker-3"]
+                .into_iter()
+                .map(|client| Member {
+                    client_id: client.into(),
+                    durable: client != "worker-3",
+                })
+                .collect(),
+            ..none
+        },
+        "orders-eu" => Stream {
+            mode: "failover".into(),
+            active: Some("3".into()),
+            dead_lettered: 12,
+            rejected: 3,
+            policies: vec!["orders".into()],
+            limits: PolicySettings {
+                message_ttl_ms: Some(3_600_000),
+                messages_max: Some(100_000),
+                overflow: Some("reject".into()),
+                delivery_limit: Some(5),
+                dead_letter_exchange: Some("amq.fanout".into()),
+                ..PolicySettings::default()
+            },
+            arguments: BTreeMap::from([("x-message-ttl".to_owned(), 3_600_000.into())]),
+            ..none
+        },
+        _ => none,
+    }
+}
+
+fn value(number: u64) -> RetainedValue {
+    let body = format!("{{\"celsius\": {:.1}}}", 18.0 + number as f64 / 7.0);
+    RetainedValue {
+        vhost: "/".into(),
+        address: format!("plant/{number:02}/temp"),
+        published_at_ms: wall_ms() - 60_000 * (40 - number),
+        content_type: Some("application/json".into()),
+        body_bytes: body.len() as u64,
+        body,
+        ..RetainedValue::default()
+    }
 }
 
 fn message(number: u64) -> PeekedMessage {

@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use anabranch_admin::backend::{BackendError, Identity};
+use anabranch_admin::backend::{BackendError, Identity, WhichBindings};
 use anabranch_admin::model::{Binding, Exchange};
-use anabranch_core::address::Address;
+use anabranch_core::address::{Address, TopicFilter};
 use anabranch_core::gateway::{BindTo, BindingSpec, Command, ExchangeDeclare, ExchangeKind};
 use anabranch_core::meta::Target;
+use anabranch_core::properties::Value as Neutral;
 use anabranch_driver::Call;
+use bytes::Bytes;
 
 use super::value::{table_from_json, table_to_json};
 use super::{Done, NodeBackend};
@@ -22,6 +24,9 @@ const KINDS: [(&str, ExchangeKind); 4] = [
     ("topic", ExchangeKind::Topic),
     ("headers", ExchangeKind::Headers),
 ];
+
+/// Bindings of sessions and groups in one list: there can be millions, and nobody reads that many.
+const CLIENT_BINDINGS_MAX: usize = 1000;
 
 fn kind_name(kind: ExchangeKind) -> &'static str {
     KINDS
@@ -43,6 +48,7 @@ impl NodeBackend {
                 durable: exchange.durable,
                 auto_delete: exchange.auto_delete,
                 internal: exchange.internal,
+                alternate: exchange.alternate.as_deref().map(str::to_owned),
                 predeclared: exchange.predeclared || exchange.name.is_empty(),
                 ..Exchange::default()
             }));
@@ -66,6 +72,14 @@ impl NodeBackend {
                 "names that begin with amq. are reserved".to_owned(),
             ));
         }
+        // Where applications name it, so that it is the same exchange to them.
+        let argument = alternate.as_ref().map(|name| {
+            let value = Neutral::Text(Bytes::copy_from_slice(name.as_bytes()));
+            (
+                Bytes::from_static(gateways::ALTERNATE_ARGUMENT.as_bytes()),
+                value,
+            )
+        });
         let declare = ExchangeDeclare {
             name: Arc::from(exchange.name),
             kind: *kind,
@@ -74,7 +88,7 @@ impl NodeBackend {
             auto_delete: exchange.auto_delete,
             internal: exchange.internal,
             alternate: alternate.map(Arc::from),
-            arguments: Vec::new(),
+            arguments: argument.into_iter().collect(),
         };
         let token = Call::TOKEN;
         self.ask(
@@ -114,36 +128,9 @@ impl NodeBackend {
         })
     }
 
-    pub(super) fn list_bindings(&self, vhost: Option<&str>) -> Vec<Binding> {
-        let vhosts = self.vhosts(vhost);
-        let meta = self.parts.fabric.meta();
-        let mut list = Vec::new();
-        for (id, name) in vhosts {
-            for binding in meta.bindings(id) {
-                let Some(exchange) = meta.exchange_by_id(binding.exchange) else {
-                    continue;
-                };
-                let end = match binding.target {
-                    Target::Stream(id) => meta
-                        .stream_by_id(id)
-                        .map(|stream| ("queue", stream.name.to_string())),
-                    Target::Exchange(id) => meta
-                        .exchange_by_id(id)
-                        .map(|to| ("exchange", to.name.to_string())),
-                };
-                let Some((destination_kind, destination)) = end else {
-                    continue;
-                };
-                list.push(Binding {
-                    vhost: name.to_string(),
-                    exchange: exchange.name.to_string(),
-                    destination_kind: destination_kind.to_owned(),
-                    destination,
-                    pattern: gateways::filter_pattern(exchange.kind, &binding.filter),
-                    arguments: table_to_json(binding.arguments.as_slice()),
-                });
-            }
-        }
+    pub(super) async fn list_bindings(&self, which: WhichBindings<'_>) -> Vec<Binding> {
+        let mut list = self.registered_bindings(which);
+        list.extend(self.client_bindings(which).await);
         list.sort_by(|a, b| {
             let key = |binding: &Binding| {
                 let Binding {
@@ -162,6 +149,79 @@ impl NodeBackend {
             };
             key(a).cmp(&key(b))
         });
+        list
+    }
+
+    /// Those of queues and exchanges.
+    fn registered_bindings(&self, which: WhichBindings<'_>) -> Vec<Binding> {
+        let vhosts = self.vhosts(which.vhost);
+        let meta = self.parts.fabric.meta();
+        let mut list = Vec::new();
+        for (id, name) in vhosts {
+            for binding in meta.bindings(id) {
+                let Some(exchange) = meta.exchange_by_id(binding.exchange) else {
+                    continue;
+                };
+                let end = match binding.target {
+                    Target::Stream(id) => meta
+                        .stream_by_id(id)
+                        .map(|stream| ("queue", stream.name.to_string())),
+                    Target::Exchange(id) => meta
+                        .exchange_by_id(id)
+                        .map(|to| ("exchange", to.name.to_string())),
+                };
+                let Some((destination_kind, destination)) = end else {
+                    continue;
+                };
+                if !which.fits(&name, &exchange.name, &destination) {
+                    continue;
+                }
+                list.push(Binding {
+                    vhost: name.to_string(),
+                    exchange: exchange.name.to_string(),
+                    destination_kind: destination_kind.to_owned(),
+                    destination,
+                    pattern: gateways::filter_pattern(exchange.kind, &binding.filter),
+                    arguments: table_to_json(binding.arguments.as_slice()),
+                });
+            }
+        }
+        list
+    }
+
+    /// Those of sessions and groups, which their clients make: all of the exchange that devices use.
+    async fn client_bindings(&self, which: WhichBindings<'_>) -> Vec<Binding> {
+        let exchange = gateways::TOPIC_EXCHANGE;
+        let mut list = Vec::new();
+        if which.exchange.is_some_and(|wanted| wanted != exchange) {
+            return list;
+        }
+        let vhosts = self.vhosts(which.vhost);
+        let row = |vhost: &str, kind: &str, destination: String, filter: &TopicFilter| Binding {
+            vhost: vhost.to_owned(),
+            exchange: exchange.to_owned(),
+            destination_kind: kind.to_owned(),
+            destination,
+            pattern: gateways::filter_pattern(ExchangeKind::Topic, filter),
+            ..Binding::default()
+        };
+        for (_, stat) in self.stats().await {
+            let (Some(client), Some((_, vhost))) = (
+                &stat.session,
+                vhosts.iter().find(|(id, _)| *id == stat.vhost),
+            ) else {
+                continue;
+            };
+            if !which.fits(vhost, exchange, client) {
+                continue;
+            }
+            for spec in &stat.filters {
+                if list.len() >= CLIENT_BINDINGS_MAX {
+                    return list;
+                }
+                list.push(row(vhost, "session", client.to_string(), &spec.filter));
+            }
+        }
         list
     }
 
@@ -184,13 +244,22 @@ impl NodeBackend {
         let kind = self.kind_of(&binding.vhost, &binding.exchange)?;
         let filter = gateways::pattern_filter(kind, &binding.pattern)
             .map_err(|error| BackendError::Invalid(format!("pattern: {error}")))?;
+        let mut arguments = binding.arguments;
+        let retained = match arguments.remove(gateways::RETAINED_ARGUMENT) {
+            None => false,
+            Some(serde_json::Value::Bool(wanted)) => wanted,
+            Some(_) => {
+                let why = format!("{} must be true or false", gateways::RETAINED_ARGUMENT);
+                return Err(BackendError::Invalid(why));
+            }
+        };
         let spec = BindingSpec {
             exchange: Arc::from(binding.exchange),
             to,
             key: Address(filter.0.clone()),
             filter,
-            retained: false,
-            arguments: table_from_json(&binding.arguments),
+            retained,
+            arguments: table_from_json(&arguments),
         };
         let token = Call::TOKEN;
         let command = if make {

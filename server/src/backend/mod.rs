@@ -13,6 +13,8 @@ mod messages;
 mod numbers;
 mod people;
 mod policies;
+mod retained;
+mod seek;
 mod streams;
 mod value;
 
@@ -20,10 +22,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right};
+use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right, WhichBindings};
 use anabranch_admin::model::{
     About, Binding, Connection, DeclareStream, Exchange, Explanation, NewUser, Overview,
-    PeekedMessage, Policy, Publish, Question, Rule, Stream, User, UserChange,
+    PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, Rule, SeekTo, Stream,
+    User, UserChange,
 };
 use anabranch_auth::roles::held_names;
 use anabranch_core::authority::{
@@ -295,9 +298,8 @@ impl Backend for NodeBackend {
         Box::pin(self.drop_exchange(who, vhost, name, if_unused))
     }
 
-    fn bindings<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Binding>> {
-        let list = self.list_bindings(vhost);
-        Box::pin(async move { Ok(list) })
+    fn bindings<'a>(&'a self, which: WhichBindings<'a>) -> Answer<'a, Vec<Binding>> {
+        Box::pin(async move { Ok(self.list_bindings(which).await) })
     }
 
     fn bind<'a>(&'a self, who: &'a Identity, binding: Binding) -> Answer<'a, ()> {
@@ -341,6 +343,16 @@ impl Backend for NodeBackend {
         Box::pin(self.empty_stream(who, vhost, name))
     }
 
+    fn seek<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+        to: SeekTo,
+    ) -> Answer<'a, u64> {
+        Box::pin(self.move_subscription(who, vhost, name, to))
+    }
+
     fn peek<'a>(
         &'a self,
         who: &'a Identity,
@@ -355,6 +367,19 @@ impl Backend for NodeBackend {
 
     fn publish<'a>(&'a self, who: &'a Identity, message: Publish) -> Answer<'a, u64> {
         Box::pin(self.send(who, message))
+    }
+
+    fn retained<'a>(&'a self, who: &'a Identity, which: RetainedQuery) -> Answer<'a, RetainedPage> {
+        Box::pin(self.page_of_values(who, which))
+    }
+
+    fn clear_retained<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        address: &'a str,
+    ) -> Answer<'a, ()> {
+        Box::pin(self.drop_value(who, vhost, address))
     }
 
     fn policies<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Policy>> {

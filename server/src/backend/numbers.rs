@@ -5,6 +5,7 @@
 //! Never: makes a worker wait.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,7 @@ use anabranch_admin::model::{
 use anabranch_core::gateway::StopReason;
 use anabranch_core::id::ConnectionId;
 use anabranch_core::worker::{ConnectionRow as WorkerRow, WorkerCounts};
-use anabranch_driver::ConnectionRow;
+use anabranch_driver::{ConnectionRow, TransportKind};
 use tokio::sync::oneshot;
 
 use super::{Done, NodeBackend};
@@ -139,14 +140,16 @@ impl NodeBackend {
     }
 
     fn listeners(&self) -> Vec<Listener> {
-        let own = ("http".to_owned(), self.parts.http);
-        let listening = self.parts.driver.listening().iter();
-        let all = listening.map(|one| (one.name(), one.address));
-        let row = |(protocol, address): (String, std::net::SocketAddr)| Listener {
-            protocol,
+        let row = |protocol: &str, transport: TransportKind, address: SocketAddr| Listener {
+            protocol: protocol.to_owned(),
+            transport: transport.name().to_owned(),
             address: address.to_string(),
         };
-        all.chain([own]).map(row).collect()
+        let listening = self.parts.driver.listening().iter();
+        listening
+            .map(|one| row(one.gateway, one.transport, one.address))
+            .chain([row("http", TransportKind::Tcp, self.parts.http)])
+            .collect()
     }
 
     fn alarms(&self) -> Vec<Alarm> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_admin::backend::BackendError;
 use anabranch_admin::model::{Policy, PolicySettings};
-use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow};
+use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
 use anabranch_core::meta::MetaCommand;
 use anabranch_core::meta::policy::{AppliesTo, Policy as Stored, Settings};
 
@@ -124,10 +124,36 @@ fn settings(given: PolicySettings) -> Done<Settings> {
     })
 }
 
+/// What bounds a stream, worded as a policy's settings, without its mode.
+pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
+    let bounded = limits.messages_max.is_some() || limits.bytes_max.is_some();
+    let overflow = bounded.then(|| overflow_word(limits.overflow).to_owned());
+    let (dead_letter_exchange, dead_letter_key) = dead_letter_words(limits.dead_letter.as_ref());
+    PolicySettings {
+        mode: None,
+        expires_ms: limits.expires_ms,
+        message_ttl_ms: limits.message_ttl_ms,
+        messages_max: limits.messages_max,
+        bytes_max: limits.bytes_max,
+        overflow,
+        delivery_limit: limits.delivery_limit,
+        dead_letter_exchange,
+        dead_letter_key,
+    }
+}
+
+/// Exchange and key.
+fn dead_letter_words(to: Option<&DeadLetterTo>) -> (Option<String>, Option<String>) {
+    let key = to.and_then(|to| to.key.as_ref());
+    (
+        to.map(|to| to.exchange.to_string()),
+        key.map(|key| gateways::address_key(&key.address, &key.origin_key)),
+    )
+}
+
 fn row(vhost: &str, policy: &Stored) -> Policy {
     let settings = &policy.settings;
-    let dead_letter = settings.dead_letter.as_ref();
-    let key = dead_letter.and_then(|to| to.key.as_ref());
+    let (dead_letter_exchange, dead_letter_key) = dead_letter_words(settings.dead_letter.as_ref());
     Policy {
         vhost: vhost.to_owned(),
         name: policy.name.to_string(),
@@ -147,8 +173,8 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
             bytes_max: settings.bytes_max,
             overflow: settings.overflow.map(|word| overflow_word(word).to_owned()),
             delivery_limit: settings.delivery_limit,
-            dead_letter_exchange: dead_letter.map(|to| to.exchange.to_string()),
-            dead_letter_key: key.map(|key| gateways::address_key(&key.address, &key.origin_key)),
+            dead_letter_exchange,
+            dead_letter_key,
         },
     }
 }

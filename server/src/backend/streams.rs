@@ -14,11 +14,11 @@ use anabranch_admin::model::{DeclareStream, Stream, Subscription};
 use anabranch_core::authority::{Action, Resource};
 use anabranch_core::gateway::{Command, Reply, StreamDeclare};
 use anabranch_core::id::{ShardId, StreamId};
-use anabranch_core::limits::StreamLimits;
-use anabranch_core::meta::{Stream as Registered, StreamState};
+use anabranch_core::meta::{Meta, Stream as Registered, StreamState};
 use anabranch_core::port::{Question, ShardReply, StreamStat};
 use anabranch_driver::Call;
 
+use super::policies::{limit_words, mode_word};
 use super::value::{table_from_json, table_to_json};
 use super::{Done, NodeBackend, refused};
 use crate::gateways;
@@ -63,7 +63,7 @@ impl NodeBackend {
             let meta = self.parts.fabric.meta();
             for stream in meta.streams(id) {
                 let stat = by_id.remove(&stream.id).unwrap_or_default();
-                list.push(row_of_queue(&name, stream, &stat));
+                list.push(row_of_queue(&name, &meta, stream, &stat));
             }
             drop(meta);
             let here = sessions.iter().filter(|(_, stat)| stat.vhost == id);
@@ -94,7 +94,7 @@ impl NodeBackend {
         let stream = meta
             .stream_by_id(place.stream)
             .ok_or_else(|| no_stream(vhost, name))?;
-        Ok(row_of_queue(vhost, stream, &stat))
+        Ok(row_of_queue(vhost, &meta, stream, &stat))
     }
 
     /// Where a queue is, or else a client's session.
@@ -152,10 +152,10 @@ impl NodeBackend {
             let why = "a queue's name has 1 to 255 bytes and does not begin with amq.";
             return Err(BackendError::Invalid(why.to_owned()));
         }
-        if let Some(argument) = declare.arguments.keys().next() {
-            let why = format!("the argument {argument} is not supported yet");
-            return Err(BackendError::Invalid(why));
-        }
+        let given = table_from_json(&declare.arguments);
+        let (limits, arguments) =
+            gateways::queue_arguments(&given, declare.durable, declare.auto_delete)
+                .map_err(BackendError::Invalid)?;
         let (key, _) = gateways::key_address(name)
             .map_err(|error| BackendError::Invalid(format!("name: {error}")))?;
         let id = self.vhost(vhost)?;
@@ -168,8 +168,8 @@ impl NodeBackend {
             exclusive: false,
             auto_delete: declare.auto_delete,
             private: false,
-            limits: StreamLimits::default(),
-            arguments: table_from_json(&declare.arguments),
+            limits,
+            arguments,
         };
         let token = Call::TOKEN;
         self.ask(who, vhost, Command::DeclareStream { token, declare })
@@ -262,11 +262,13 @@ pub(super) fn no_stream(vhost: &str, name: &str) -> BackendError {
     ))
 }
 
-fn row_of_queue(vhost: &str, stream: &Registered, stat: &StreamStat) -> Stream {
+fn row_of_queue(vhost: &str, meta: &Meta, stream: &Registered, stat: &StreamStat) -> Stream {
     let state = match stream.state {
         StreamState::Creating => "creating",
         StreamState::Active => "running",
     };
+    let limits = meta.effective_limits(stream.id);
+    let policies = meta.policies_of_stream(stream.id);
     Stream {
         name: stream.name.to_string(),
         kind: "queue".to_owned(),
@@ -278,7 +280,9 @@ fn row_of_queue(vhost: &str, stream: &Registered, stat: &StreamStat) -> Stream {
             .owner
             .map(|connection| format!("connection {connection}")),
         arguments: table_to_json(stream.arguments.as_slice()),
-        ..row(vhost, "shared", stat)
+        limits: limit_words(&limits),
+        policies: policies.iter().map(|name| name.to_string()).collect(),
+        ..row(vhost, mode_word(limits.mode), stat)
     }
 }
 
@@ -307,6 +311,11 @@ fn row(vhost: &str, mode: &str, stat: &StreamStat) -> Stream {
         published: stat.published,
         delivered: stat.delivered,
         acknowledged: stat.settled,
+        dropped: stat.dropped,
+        dead_lettered: stat.dead_lettered,
+        rejected: stat.rejected,
+        mode: mode.to_owned(),
+        active: stat.active.map(|reader| reader.connection.to_string()),
         subscriptions: vec![Subscription {
             name: String::new(),
             mode: mode.to_owned(),

@@ -104,6 +104,13 @@ impl Client {
         self.answer(request.header("x-anabranch", "1").call())
     }
 
+    /// A delete that says with a body of what.
+    pub(super) fn delete_with(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let request = self.agent.delete(self.url(path)).force_send_body();
+        let request = request.header("authorization", &self.authorization);
+        self.answer(request.header("x-anabranch", "1").send_json(body))
+    }
+
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         let request = self.agent.post(self.url(path));
         let request = request.header("authorization", &self.authorization);

@@ -36,6 +36,9 @@ pub struct PublishFlags {
     /// Mark it as not to be stored
     #[arg(long)]
     transient: bool,
+    /// Keep it as the last value of its address; an empty one removes that
+    #[arg(long)]
+    retain: bool,
     /// Media type of the body
     #[arg(long)]
     content_type: Option<String>,
@@ -88,6 +91,7 @@ pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), F
             "body": body,
             "body_encoding": encoding,
             "durable": !flags.transient,
+            "retain": flags.retain,
             "content_type": flags.content_type,
             "headers": headers,
         }),

@@ -9,12 +9,16 @@
 //! Never: opens the data folder of a node (but for the administrator's first password).
 //! Next: `client.rs` (HTTP), one file per noun.
 
+mod argument;
+mod binding;
 mod client;
 mod configuration;
 mod connection;
+mod exchange;
 mod message;
 mod output;
 mod policy;
+mod retained;
 mod rule;
 mod stream;
 mod user;
@@ -75,12 +79,33 @@ pub enum Command {
         #[command(subcommand)]
         verb: policy::Verb,
     },
-    /// Queues, streams and sessions
+    /// Exchanges: where everything published goes first
+    Exchange {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: exchange::Verb,
+    },
+    /// Bindings: where an exchange sends what it gets
+    Binding {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: binding::Verb,
+    },
+    /// Queues, streams, sessions and groups of shared subscriptions
     Stream {
         #[command(flatten)]
         server: ServerFlags,
         #[command(subcommand)]
         verb: stream::Verb,
+    },
+    /// Retained messages: the last value of each address, which new subscribers get first
+    Retained {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: retained::Verb,
     },
     /// Live connections
     Connection {
@@ -237,7 +262,10 @@ pub fn run(command: Command) -> ExitCode {
         Command::User { server, verb } => user::run(&server, verb),
         Command::Rule { server, verb } => rule::run(&server, verb),
         Command::Policy { server, verb } => policy::run(&server, verb),
+        Command::Exchange { server, verb } => exchange::run(&server, verb),
+        Command::Binding { server, verb } => binding::run(&server, verb),
         Command::Stream { server, verb } => stream::run(&server, verb),
+        Command::Retained { server, verb } => retained::run(&server, verb),
         Command::Connection { server, verb } => connection::run(&server, verb),
         Command::Pub { server, publish } => message::publish(&server, publish),
         Command::Sub { server, follow } => message::follow(&server, &follow),

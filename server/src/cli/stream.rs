@@ -1,9 +1,10 @@
 //! `anabranch stream`.
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Subcommand};
-use serde_json::json;
+use clap::{ArgGroup, Args, Subcommand};
+use serde_json::{Map, Value, json};
 
+use super::argument::{Argument, object};
 use super::client::{Client, Failure, encode, query};
 use super::{ServerFlags, output};
 
@@ -11,6 +12,7 @@ const COLUMNS: &[&str] = &[
     "vhost",
     "name",
     "kind",
+    "mode",
     "durable",
     "state",
     "ready",
@@ -23,7 +25,7 @@ const MESSAGES: &[&str] = &["offset", "address", "attempts", "body_bytes", "body
 /// What to do with streams.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Queues, streams and sessions with their depth
+    /// Queues, streams, sessions and groups with their depth
     List {
         /// Only of this vhost
         #[arg(long)]
@@ -32,16 +34,7 @@ pub enum Verb {
     /// One of them
     Show(Name),
     /// Declare a queue
-    Add {
-        #[command(flatten)]
-        name: Name,
-        /// Keep it in memory only
-        #[arg(long)]
-        transient: bool,
-        /// Delete it when its last consumer goes
-        #[arg(long)]
-        auto_delete: bool,
-    },
+    Add(Box<QueueFlags>),
     /// Delete it with its messages
     Delete {
         #[command(flatten)]
@@ -55,6 +48,24 @@ pub enum Verb {
     },
     /// Drop what waits for delivery
     Purge(Name),
+    /// Move a queue's subscription; what lies before the place is dropped
+    #[command(group = ArgGroup::new("place").args(["start", "end", "offset", "time"]).required(true))]
+    Seek {
+        #[command(flatten)]
+        name: Name,
+        /// To the oldest message there is: what readers hold comes back
+        #[arg(long)]
+        start: bool,
+        /// Behind the newest message
+        #[arg(long)]
+        end: bool,
+        /// To this offset, as `peek` shows it
+        #[arg(long, value_name = "NUMBER")]
+        offset: Option<u64>,
+        /// To the first message that came in at this time or later: 2026-01-31T08:00:00Z, or milliseconds
+        #[arg(long)]
+        time: Option<String>,
+    },
     /// The next messages; nothing is taken
     Peek {
         #[command(flatten)]
@@ -63,6 +74,84 @@ pub enum Verb {
         #[arg(long, default_value_t = 10)]
         count: u32,
     },
+}
+
+/// A queue in words. Every flag of a limit is the argument of the same meaning.
+#[derive(Debug, Args)]
+pub struct QueueFlags {
+    #[command(flatten)]
+    name: Name,
+    /// Keep it in memory only
+    #[arg(long)]
+    transient: bool,
+    /// Delete it when its last consumer goes
+    #[arg(long)]
+    auto_delete: bool,
+    /// How readers share it [default: shared]
+    #[arg(long, value_parser = ["shared", "exclusive", "failover", "key_shared"])]
+    mode: Option<String>,
+    /// The queue goes when unused for so long
+    #[arg(long, value_name = "MS")]
+    expires_ms: Option<u64>,
+    /// Messages end after so long
+    #[arg(long, value_name = "MS")]
+    message_ttl_ms: Option<u64>,
+    /// Messages that may wait
+    #[arg(long, value_name = "COUNT")]
+    messages_max: Option<u64>,
+    /// Bytes of bodies that may wait
+    #[arg(long, value_name = "BYTES")]
+    bytes_max: Option<u64>,
+    /// What happens beyond
+    #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
+    overflow: Option<String>,
+    /// How often a message may come back
+    #[arg(long, value_name = "COUNT")]
+    delivery_limit: Option<u32>,
+    /// Exchange that gets what is dropped
+    #[arg(long, value_name = "EXCHANGE")]
+    dead_letter_exchange: Option<String>,
+    /// ... with this routing key [default: the message's own]
+    #[arg(long, value_name = "KEY", requires = "dead_letter_exchange")]
+    dead_letter_key: Option<String>,
+    /// An argument as applications write it, such as x-queue-type=quorum; may be given several times
+    #[arg(long = "argument", value_name = "NAME=VALUE")]
+    arguments: Vec<Argument>,
+}
+
+impl QueueFlags {
+    /// What an application would write.
+    fn arguments(&self) -> Map<String, Value> {
+        let overflow = self.overflow.as_deref().map(|word| match word {
+            "reject" => "reject-publish",
+            "reject_and_dead_letter" => "reject-publish-dlx",
+            _ => "drop-head",
+        });
+        let given = [
+            ("x-subscription-mode", self.mode.clone().map(Value::from)),
+            ("x-expires", self.expires_ms.map(Value::from)),
+            ("x-message-ttl", self.message_ttl_ms.map(Value::from)),
+            ("x-max-length", self.messages_max.map(Value::from)),
+            ("x-max-length-bytes", self.bytes_max.map(Value::from)),
+            ("x-overflow", overflow.map(Value::from)),
+            ("x-delivery-limit", self.delivery_limit.map(Value::from)),
+            (
+                "x-dead-letter-exchange",
+                self.dead_letter_exchange.clone().map(Value::from),
+            ),
+            (
+                "x-dead-letter-routing-key",
+                self.dead_letter_key.clone().map(Value::from),
+            ),
+        ];
+        let mut all = object(&self.arguments);
+        for (name, value) in given {
+            if let Some(value) = value {
+                all.insert(name.to_owned(), value);
+            }
+        }
+        all
+    }
 }
 
 /// Which stream.
@@ -95,15 +184,19 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
             output::items(shape, &client.get(&path)?, COLUMNS);
         }
         Verb::Show(name) => output::items(shape, &client.get(&name.path(""))?, COLUMNS),
-        Verb::Add {
-            name,
-            transient,
-            auto_delete,
-        } => {
-            let declare =
-                json!({"kind": "queue", "durable": !transient, "auto_delete": auto_delete});
-            let answer = client.put(&name.path(""), &declare)?;
-            output::done(shape, &answer, &format!("queue {} declared", name.name));
+        Verb::Add(flags) => {
+            let declare = json!({
+                "kind": "queue",
+                "durable": !flags.transient,
+                "auto_delete": flags.auto_delete,
+                "arguments": flags.arguments(),
+            });
+            let answer = client.put(&flags.name.path(""), &declare)?;
+            output::done(
+                shape,
+                &answer,
+                &format!("queue {} declared", flags.name.name),
+            );
         }
         Verb::Delete {
             name,
@@ -122,6 +215,24 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
                 &answer,
                 &format!("{} messages dropped", answer["purged"]),
             );
+        }
+        Verb::Seek {
+            name,
+            start,
+            end: _,
+            offset,
+            time,
+        } => {
+            let place = match (offset, time) {
+                (Some(offset), _) => json!({ "offset": offset }),
+                (None, Some(time)) => match time.parse::<u64>() {
+                    Ok(ms) => json!({ "time": ms }),
+                    Err(_) => json!({ "time": time }),
+                },
+                (None, None) => json!({"to": if start { "start" } else { "end" }}),
+            };
+            let answer = client.post(&name.path("/seek"), &place)?;
+            output::done(shape, &answer, &format!("{} messages left", answer["left"]));
         }
         Verb::Peek { name, count } => {
             let answer = client.get(&name.path(&format!("/peek?count={count}")))?;

@@ -1,9 +1,11 @@
 // What the node does now: rates over the last minutes, what is deepest, where to connect.
 import { html, useMemo } from "../lib.js";
 import { usePoll } from "../api.js";
-import { Card, Command, Depth, Loading, Page, ProtocolTag, Stat, State } from "../ui.js";
+import { Card, Command, Depth, Loading, Page, ProtocolTag, Stat, State, Tag } from "../ui.js";
 import { Chart } from "../chart.js";
 import { bytes, count, duration, many, rate } from "../format.js";
+
+const TRANSPORTS = { tls: "encrypted by TLS", ws: "in WebSockets", wss: "in WebSockets, encrypted by TLS" };
 
 export function Overview() {
   const { data, error } = usePoll("/overview");
@@ -47,7 +49,7 @@ export function Overview() {
           : html`<p class="note pad">No stream or queue yet. Applications declare them, or create one on the <a href="#/streams">streams page</a>.</p>`}
       <//>
       <${Card} title="Listeners">
-        <ul class="rows">${data.listeners.map((row) => html`<li key=${row.protocol + row.address}><${ProtocolTag} name=${row.protocol} /><code>${row.address}</code><${State} state="running" /></li>`)}</ul>
+        <ul class="rows">${data.listeners.map((row) => html`<li key=${row.protocol + row.transport + row.address}><${ProtocolTag} name=${row.protocol} />${row.transport !== "tcp" && html`<${Tag} kind="muted" title=${TRANSPORTS[row.transport]}>${row.transport}<//>`}<code>${row.address}</code><${State} state="running" /></li>`)}</ul>
       <//>
       <${Card} title="Node">
         <dl class="facts">
@@ -65,7 +67,7 @@ export function Overview() {
 }
 
 function FirstSteps({ listeners }) {
-  const port = (protocol) => listeners.find((row) => row.protocol === protocol)?.address.split(":").at(-1);
+  const port = (protocol) => listeners.find((row) => row.protocol === protocol && row.transport === "tcp")?.address.split(":").at(-1);
   const host = location.hostname;
   const device = port("mqtt");
   const application = port("amqp");

@@ -1,14 +1,16 @@
-// Streams, queues and sessions: how deep each is, and one of them close up.
+// Streams, queues, sessions and groups: how deep each is, and one of them close up.
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { call, enc, session, usePoll, useSeries } from "../api.js";
 import { Button, Card, Depth, Dialog, Empty, Field, FormDialog, Loading, Page, Search, Spark, Stat, State, Table, Tag, toast } from "../ui.js";
+import { Body, bodyOf } from "../body.js";
 import { Chart } from "../chart.js";
+import { LimitFields, argumentsOf, limitWords, settingsOf } from "../limits.js";
 import { bytes, count, many, rate, time } from "../format.js";
 
 const keyOf = (row) => `${row.vhost} ${row.name}`;
 const href = (row) => `#/streams/${enc(row.vhost)}/${enc(row.name)}`;
 const path = (vhost, name) => `/streams/${enc(vhost)}/${enc(name)}`;
-const KINDS = ["all", "queue", "stream", "session"];
+const KINDS = ["all", "queue", "stream", "session", "group"];
 
 export function Streams() {
   const { data, error, refresh } = usePoll("/streams");
@@ -37,20 +39,23 @@ export function Streams() {
   const empty = find || kind !== "all"
     ? html`<${Empty} icon="streams" title="Nothing matches">There is no ${kind === "all" ? "stream or queue" : kind}${find ? ` with “${find}” in its name` : ""}.<//>`
     : html`<${Empty} icon="streams" title="No streams or queues yet" action=${html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create a queue<//>`}>Applications declare queues, devices open sessions; both show here. You can also create a queue now and bind it to an exchange.<//>`;
-  return html`<${Page} title="Streams & queues" note="Where messages wait: queues, streams that keep them, and sessions of devices." actions=${actions}>
+  return html`<${Page} title="Streams & queues" note="Where messages wait: queues, streams that keep them, sessions of devices, and groups that share a subscription." actions=${actions}>
     ${data ? html`${tabs}<${Card}><${Table} caption="Streams and queues" columns=${columns} rows=${rows} keyOf=${keyOf} sort=${{ name: "depth", down: true }} onOpen=${(row) => { location.hash = href(row); }} empty=${empty} /><//>` : html`<${Loading} error=${error} />`}
     ${creating && html`<${Create} onClose=${() => setCreating(false)} onDone=${refresh} />`}
   <//>`;
 }
 
 function Kind({ row }) {
-  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && row.kind !== "session" && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.live != null && html`<span class=${`state ${row.live ? "good" : "muted"}`}><span class="dot"></span>${row.live ? "connected" : "away"}</span>`}${row.live == null && row.state !== "running" && html`<${State} state=${row.state} />`}`;
+  const shared = row.kind === "session" || row.mode === "shared";
+  return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!shared && html`<${Tag} title="How its readers share it">${row.mode.replace("_", "-")}<//>`}${row.policies.length > 0 && html`<${Tag} kind="muted" title=${`Policies that count: ${row.policies.join(", ")}`}>${row.policies.length === 1 ? row.policies[0] : `${row.policies.length} policies`}<//>`}${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && row.kind === "queue" && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.live != null && html`<span class=${`state ${row.live ? "good" : "muted"}`}><span class="dot"></span>${row.live ? "connected" : "away"}</span>`}${row.live == null && row.state !== "running" && html`<${State} state=${row.state} />`}`;
 }
 
 function Create({ onClose, onDone }) {
   const send = async (form) => {
     const name = form.get("name");
-    await call("PUT", path(form.get("vhost"), name), { kind: "queue", durable: form.has("durable"), auto_delete: form.has("auto_delete") });
+    const given = argumentsOf(settingsOf(form));
+    if (form.get("type")) given["x-queue-type"] = form.get("type");
+    await call("PUT", path(form.get("vhost"), name), { kind: "queue", durable: form.has("durable"), auto_delete: form.has("auto_delete"), arguments: given });
     toast(`${name} is there`);
     onDone();
   };
@@ -60,6 +65,10 @@ function Create({ onClose, onDone }) {
       <${Field} label="Vhost"><select name="vhost">${session.value.vhosts.map((name) => html`<option>${name}</option>`)}</select><//>
     </div>
     <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> goes with its last consumer</label></div>
+    <details><summary>Readers and limits</summary>
+      <div class="form-part"><${Field} label="Kind" hint="As applications know it; a quorum queue drops a message that came back 20 times"><select name="type"><option value="">classic</option><option>quorum</option></select><//>
+      <${LimitFields} /></div>
+    </details>
   <//>`;
 }
 
@@ -86,9 +95,11 @@ export function StreamPage({ vhost, name }) {
   if (!data) return html`<${Page} title=${name} back=${back}><${Loading} error=${error} /><//>`;
   const gone = error?.status === 404;
   const close = () => setDialog(null);
-  const actions = html`
+  const queue = data.kind === "queue" || data.kind === "stream";
+  const actions = data.kind !== "group" && html`
     <${Button} icon="eye" onClick=${() => setDialog("peek")}>Peek<//>
-    ${data.kind !== "session" && html`<${Button} icon="send" onClick=${() => setDialog("publish")}>Publish<//>`}
+    ${queue && html`<${Button} icon="send" onClick=${() => setDialog("publish")}>Publish<//>`}
+    ${queue && html`<${Button} icon="seek" onClick=${() => setDialog("seek")}>Seek<//>`}
     <${Button} icon="broom" kind="danger" onClick=${() => setDialog("purge")}>Purge<//>
     <${Button} icon="trash" kind="danger" onClick=${() => setDialog("delete")}>Delete<//>`;
   const column = (field) => points.map((point) => point.row[field]);
@@ -100,7 +111,8 @@ export function StreamPage({ vhost, name }) {
       <${Stat} name="Consumers" value=${count(data.consumers)} note=${data.consumers ? "attached" : "nobody reads"} />
       <${Stat} name="In" value=${rate(speed("published"))} note=${`${count(data.published)} in all`} />
       <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.delivered)} in all`} />
-      <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${data.dropped ? `${count(data.dropped)} dropped` : `${count(data.acknowledged)} in all`} />
+      <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${`${count(data.acknowledged)} in all`} />
+      ${data.dropped + data.rejected > 0 && html`<${Stat} name="Dropped" value=${count(data.dropped)} note=${`${count(data.dead_lettered)} dead-lettered, ${count(data.rejected)} refused`} />`}
     </div>
     <${Card} title="Depth" actions=${html`<span class="live"><span class="dot"></span>live, since you opened this page</span>`}>
       <${Chart} times=${points.map((point) => point.at / 1000)} height=${230} spanS=${60} lines=${[{ name: "Ready", tone: "c", values: column("ready"), fill: true }, { name: "Unacknowledged", tone: "d", values: column("unacknowledged") }]} />
@@ -108,15 +120,23 @@ export function StreamPage({ vhost, name }) {
     <div class="columns two">
       <${Card} title="Flows in from">
         ${bindings?.items.length ? html`<ul class="rows">${bindings.items.map((row) => html`<li key=${`${row.exchange} ${row.pattern}`}><a href="#/exchanges">${row.exchange || "(default)"}</a><span class="arrow-right">→</span><code>${row.pattern || "every message"}</code></li>`)}</ul>`
+          : data.kind === "group" ? html`<p class="note pad">Bound to <code>${data.filter}</code> by its members.</p>`
+          : data.kind === "session" ? html`<p class="note pad">It has no subscriptions now.</p>`
           : html`<p class="note pad">No bindings. Only messages published to the default exchange under its own name arrive. <a href="#/exchanges">Bind it to an exchange</a> to let more flow in.</p>`}
       <//>
       <${Card} title="Readers">
-        <ul class="rows">${data.subscriptions.map((row) => html`<li key=${row.name}><b>${row.name || "its own subscription"}</b><${Tag}>${row.mode}<//><span class="push">${count(row.ready)} ready, ${count(row.unacknowledged)} unacked, ${many(row.consumers, "consumer")}</span></li>`)}</ul>
-        ${Object.keys(data.arguments).length > 0 && html`<dl class="facts">${Object.entries(data.arguments).map(([key, value]) => html`<dt>${key}</dt><dd>${JSON.stringify(value)}</dd>`)}</dl>`}
+        <ul class="rows">${data.subscriptions.map((row) => html`<li key=${row.name}><b>${row.name || "its own subscription"}</b><${Tag}>${row.mode.replace("_", "-")}<//><span class="push">${count(row.ready)} ready, ${count(row.unacknowledged)} unacked, ${many(row.consumers, "consumer")}</span></li>`)}
+          ${data.active != null && html`<li key="active"><span class="note">served now</span><a href="#/connections">connection ${data.active}</a></li>`}
+          ${data.members.map((row) => html`<li key=${`member ${row.client_id}`}><span class="note">member</span><b>${row.client_id}</b>${!row.durable && html`<${Tag} kind="muted">while connected<//>`}</li>`)}</ul>
       <//>
+      ${data.kind !== "session" && html`<${Card} title="Limits" actions=${data.policies.length > 0 && html`<span class="tags"><span class="note">with</span>${data.policies.map((name) => html`<a key=${name} href="#/policies">${name}</a>`)}</span>`}>
+        <${Facts} pairs=${limitWords(data.limits)} none="Nothing bounds it." />
+      <//>`}
+      ${Object.keys(data.arguments).length > 0 && html`<${Card} title="Declared with"><${Facts} pairs=${Object.entries(data.arguments).map(([key, value]) => [key, JSON.stringify(value)])} /><//>`}
     </div>
     ${dialog === "peek" && html`<${Peek} vhost=${vhost} name=${name} onClose=${close} />`}
     ${dialog === "publish" && html`<${Publish} vhost=${vhost} name=${name} onClose=${close} onDone=${refresh} />`}
+    ${dialog === "seek" && html`<${Seek} row=${data} onClose=${close} onDone=${refresh} />`}
     ${dialog === "purge" && html`<${FormDialog} title=${`Purge ${name}?`} submit="Purge" kind="danger" onClose=${close} onSubmit=${async () => {
       const done = await call("POST", `${path(vhost, name)}/purge`);
       toast(`${count(done.purged)} messages purged`);
@@ -131,9 +151,39 @@ export function StreamPage({ vhost, name }) {
   <//>`;
 }
 
+function Facts({ pairs, none }) {
+  if (!pairs.length) return html`<p class="note pad">${none}</p>`;
+  return html`<dl class="facts">${pairs.map(([key, value]) => html`<dt>${key}</dt><dd>${value}</dd>`)}</dl>`;
+}
+
+const PLACES = {
+  start: ["the oldest message", "What consumers hold comes back and is handed out again, in order."],
+  end: ["behind the newest message", "Everything that waits is dropped."],
+  offset: ["an offset", "As a look at the messages shows it."],
+  time: ["a time", "To the first message that came in then or later."],
+};
+
+function Seek({ row, onClose, onDone }) {
+  const [to, setTo] = useState("start");
+  const send = async (form) => {
+    const place = { offset: () => ({ offset: Number(form.get("offset")) }), time: () => ({ time: new Date(form.get("time")).getTime() }) }[to]?.() ?? { to };
+    const done = await call("POST", `${path(row.vhost, row.name)}/seek`, place);
+    toast(`${many(done.left, "message")} left ${row.name}`);
+    onDone();
+  };
+  return html`<${FormDialog} title=${`Move ${row.name} to`} submit="Move" kind="danger" onSubmit=${send} onClose=${onClose}>
+    <fieldset class="choices"><legend class="hidden">Place</legend>
+      ${Object.entries(PLACES).map(([name, [text, hint]]) => html`<label key=${name}><input type="radio" name="to" value=${name} checked=${to === name} onChange=${() => setTo(name)} /><span><b>${text}</b><small class="note">${hint}</small></span></label>`)}
+    </fieldset>
+    ${to === "offset" && html`<${Field} label="Offset"><input name="offset" type="number" min="0" step="1" required class="mono" /><//>`}
+    ${to === "time" && html`<${Field} label="Time" hint="By the clock of this browser"><input name="time" type="datetime-local" step="1" required /><//>`}
+    <p class="note">Messages that wait before that place are dropped. What was acknowledged does not come back.</p>
+  <//>`;
+}
+
 function Publish({ vhost, name, onClose, onDone }) {
   const send = async (form) => {
-    const body = { vhost, exchange: form.get("exchange"), address: form.get("address"), body: form.get("body"), durable: form.has("durable") };
+    const body = { vhost, exchange: form.get("exchange"), address: form.get("address"), body: form.get("body"), durable: form.has("durable"), retain: form.has("retain") };
     if (form.get("content_type")) body.content_type = form.get("content_type");
     const done = await call("POST", "/publish", body);
     toast(done.routed ? `Confirmed, went to ${done.routed} ${done.routed === 1 ? "stream" : "streams"}` : "Confirmed, but no binding wanted it", done.routed ? "good" : "warn");
@@ -146,7 +196,7 @@ function Publish({ vhost, name, onClose, onDone }) {
     </div>
     <${Field} label="Body"><textarea name="body" rows="5" class="mono" autofocus></textarea><//>
     <${Field} label="Content type"><input name="content_type" placeholder="application/json" /><//>
-    <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label></div>
+    <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label><label title="Only through amq.topic: it becomes the last value of its address"><input type="checkbox" name="retain" /> retain</label></div>
   <//>`;
 }
 
@@ -181,19 +231,9 @@ function Peek({ vhost, name, onClose }) {
 }
 
 function Message({ row }) {
-  const body = useMemo(() => {
-    if (row.body_encoding === "base64") return { kind: "binary", text: row.body };
-    try {
-      return { kind: "JSON", text: JSON.stringify(JSON.parse(row.body), null, 2) };
-    } catch {
-      return { kind: "text", text: row.body };
-    }
-  }, [row]);
-  const headers = Object.entries(row.headers);
   return html`<article class="message">
-    <header><span class="number">${row.offset}</span><code class="strong">${row.address}</code><span class="tags">${row.retain && html`<${Tag}>retained<//>`}${row.attempts > 0 && html`<${Tag} kind="warn">try ${row.attempts + 1}<//>`}<${Tag} kind="muted">${row.content_type ?? body.kind}<//></span>
+    <header><span class="number">${row.offset}</span><code class="strong">${row.address}</code><span class="tags">${row.retain && html`<${Tag}>retained<//>`}${row.attempts > 0 && html`<${Tag} kind="warn">try ${row.attempts + 1}<//>`}<${Tag} kind="muted">${row.content_type ?? bodyOf(row).kind}<//></span>
       <span class="push note">${time(row.published_at_ms, Date.now())} · ${bytes(row.body_bytes)}</span></header>
-    <pre>${body.text}${row.cut ? "\n… cut" : ""}</pre>
-    ${headers.length > 0 && html`<dl class="facts small">${headers.map(([key, value]) => html`<dt>${key}</dt><dd>${typeof value === "string" ? value : JSON.stringify(value)}</dd>`)}</dl>`}
+    <${Body} row=${row} />
   </article>`;
 }

@@ -1,0 +1,84 @@
+// What bounds a queue: the fields of a form, and words for what is set. A policy sets it under these names, a
+// declaration under the arguments that applications give.
+import { html } from "./lib.js";
+import { bytes, count, duration } from "./format.js";
+import { Field } from "./ui.js";
+
+export const MODES = {
+  shared: "shared: in turns",
+  exclusive: "exclusive: one reader",
+  failover: "failover: one, others wait",
+  key_shared: "key-shared: by key",
+};
+const OVERFLOWS = {
+  drop_oldest: "drop the oldest",
+  reject: "refuse new ones",
+  reject_and_dead_letter: "refuse and dead-letter",
+};
+
+/** Name of a setting, its label, what to type, and the argument of a declaration that means it. */
+const NUMBERS = [
+  ["message_ttl_ms", "Messages end after", "milliseconds", "x-message-ttl"],
+  ["expires_ms", "Queue goes when unused for", "milliseconds", "x-expires"],
+  ["messages_max", "Messages that may wait", "count", "x-max-length"],
+  ["bytes_max", "Bytes that may wait", "bytes", "x-max-length-bytes"],
+  ["delivery_limit", "A message may come back", "times", "x-delivery-limit"],
+];
+const TEXTS = [
+  ["dead_letter_exchange", "Dropped ones go to exchange", "nowhere", "x-dead-letter-exchange"],
+  ["dead_letter_key", "… with routing key", "their own", "x-dead-letter-routing-key"],
+];
+const OVERFLOW_ARGUMENTS = { drop_oldest: "drop-head", reject: "reject-publish", reject_and_dead_letter: "reject-publish-dlx" };
+
+const choose = (words, chosen, none) => html`<option value="" selected=${!chosen}>${none}</option>${Object.entries(words).map(([value, text]) => html`<option value=${value} selected=${chosen === value}>${text}</option>`)}`;
+
+/** Fields for everything that can be set; `only` names those that make sense here. */
+export function LimitFields({ settings = {}, only = null }) {
+  const shown = (name) => !only || only.includes(name);
+  const numbers = NUMBERS.filter(([name]) => shown(name));
+  const texts = TEXTS.filter(([name]) => shown(name));
+  return html`<div class="pair">
+    <${Field} label="Readers share it"><select name="mode">${choose(MODES, settings.mode, "not set")}</select><//>
+    ${shown("overflow") && html`<${Field} label="Beyond the most"><select name="overflow">${choose(OVERFLOWS, settings.overflow, "not set")}</select><//>`}
+    ${numbers.map(([name, label, unit]) => html`<${Field} key=${name} label=${label}><input name=${name} type="number" min=${name === "expires_ms" ? 1 : 0} step="1" placeholder=${unit} defaultValue=${settings[name] ?? ""} /><//>`)}
+    ${texts.map(([name, label, none]) => html`<${Field} key=${name} label=${label}><input name=${name} class="mono" maxlength="255" placeholder=${none} defaultValue=${settings[name] ?? ""} /><//>`)}
+  </div>`;
+}
+
+/** What the fields of a form set. */
+export function settingsOf(form) {
+  const settings = {};
+  for (const name of ["mode", "overflow", ...TEXTS.map(([name]) => name)]) {
+    if (form.get(name)) settings[name] = form.get(name);
+  }
+  for (const [name] of NUMBERS) {
+    if (form.get(name)) settings[name] = Number(form.get(name));
+  }
+  return settings;
+}
+
+/** The same as an application's declaration says it. */
+export function argumentsOf(settings) {
+  const given = {};
+  for (const [name, , , argument] of [...NUMBERS, ...TEXTS]) {
+    if (settings[name] != null) given[argument] = settings[name];
+  }
+  if (settings.mode) given["x-subscription-mode"] = settings.mode;
+  if (settings.overflow) given["x-overflow"] = OVERFLOW_ARGUMENTS[settings.overflow];
+  return given;
+}
+
+/** What is set, as pairs of words. */
+export function limitWords(settings) {
+  const to = settings.dead_letter_exchange;
+  return [
+    settings.mode && ["Readers share it", settings.mode.replace("_", "-")],
+    settings.message_ttl_ms != null && ["Messages end after", duration(settings.message_ttl_ms)],
+    settings.expires_ms != null && ["Goes when unused for", duration(settings.expires_ms)],
+    settings.messages_max != null && ["At most waiting", `${count(settings.messages_max)} messages`],
+    settings.bytes_max != null && ["At most waiting", bytes(settings.bytes_max)],
+    settings.overflow && ["Beyond that", OVERFLOWS[settings.overflow] ?? settings.overflow],
+    settings.delivery_limit != null && ["May come back", `${count(settings.delivery_limit)} times`],
+    to != null && ["Dropped ones go to", `${to || "(default)"}${settings.dead_letter_key != null ? ` with key ${settings.dead_letter_key}` : ""}`],
+  ].filter(Boolean);
+}

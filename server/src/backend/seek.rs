@@ -1,0 +1,33 @@
+//! Moving a queue's subscription for the API.
+//!
+//! Owns: the rights it asks. Never: finds the place in a queue (core's `shard/seek.rs`).
+
+use anabranch_admin::backend::{BackendError, Identity};
+use anabranch_admin::model::SeekTo;
+use anabranch_core::authority::{Action, Resource};
+
+use super::{Done, NodeBackend};
+
+impl NodeBackend {
+    /// What leaves is taken from the queue as if it were consumed, or purged: whoever may do both may do this.
+    pub(super) async fn move_subscription(
+        &self,
+        who: &Identity,
+        vhost: &str,
+        name: &str,
+        to: SeekTo,
+    ) -> Done<u64> {
+        let place = self.place(vhost, name).await?;
+        if place.session {
+            let why = "only a queue's subscription can be moved, not a session's";
+            return Err(BackendError::Invalid(why.to_owned()));
+        }
+        for action in [Action::Consume, Action::Purge] {
+            self.allow(who, action, vhost, Resource::Queue(name))?;
+        }
+        let _ = to;
+        Err(BackendError::Invalid(
+            "seek is not supported yet".to_owned(),
+        ))
+    }
+}

@@ -1,0 +1,104 @@
+//! `anabranch exchange`.
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::client::{Client, Failure, encode, query};
+use super::{ServerFlags, output};
+
+const COLUMNS: &[&str] = &[
+    "vhost",
+    "name",
+    "kind",
+    "durable",
+    "auto_delete",
+    "internal",
+    "alternate",
+];
+
+/// What to do with exchanges.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// All exchanges
+    List {
+        /// Only of this vhost
+        #[arg(long)]
+        vhost: Option<String>,
+    },
+    /// Declare one
+    Add(ExchangeFlags),
+    /// Delete one with its bindings
+    Delete {
+        #[command(flatten)]
+        name: Name,
+        /// Only when nothing is bound to it
+        #[arg(long)]
+        if_unused: bool,
+    },
+}
+
+/// Which exchange.
+#[derive(Debug, Args)]
+pub struct Name {
+    /// Its name
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    name: String,
+    /// Its vhost
+    #[arg(long, default_value = "/")]
+    vhost: String,
+}
+
+/// An exchange in words.
+#[derive(Debug, Args)]
+pub struct ExchangeFlags {
+    #[command(flatten)]
+    name: Name,
+    /// How it chooses among its bindings: by equal key, all of them, by pattern, by headers
+    #[arg(long, default_value = "topic", value_parser = ["direct", "fanout", "topic", "headers"])]
+    kind: String,
+    /// Keep it in memory only
+    #[arg(long)]
+    transient: bool,
+    /// Delete it when its last binding goes
+    #[arg(long)]
+    auto_delete: bool,
+    /// Clients may not publish to it
+    #[arg(long)]
+    internal: bool,
+    /// The exchange that gets what no binding of this one takes
+    #[arg(long, value_name = "EXCHANGE")]
+    alternate: Option<String>,
+}
+
+pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
+    let client = Client::new(server)?;
+    let shape = server.output;
+    match verb {
+        Verb::List { vhost } => {
+            let path = format!("/exchanges{}", query(&[("vhost", vhost)]));
+            output::items(shape, &client.get(&path)?, COLUMNS);
+        }
+        Verb::Add(flags) => {
+            let exchange = json!({
+                "vhost": flags.name.vhost,
+                "name": flags.name.name,
+                "kind": flags.kind,
+                "durable": !flags.transient,
+                "auto_delete": flags.auto_delete,
+                "internal": flags.internal,
+                "alternate": flags.alternate,
+            });
+            let answer = client.post("/exchanges", &exchange)?;
+            let text = format!("exchange {} declared", flags.name.name);
+            output::done(shape, &answer, &text);
+        }
+        Verb::Delete { name, if_unused } => {
+            let when = query(&[("if_unused", if_unused.then(|| "true".to_owned()))]);
+            let (vhost, of) = (encode(&name.vhost), encode(&name.name));
+            let answer = client.delete(&format!("/exchanges/{vhost}/{of}{when}"))?;
+            output::done(shape, &answer, &format!("exchange {} deleted", name.name));
+        }
+    }
+    Ok(())
+}
