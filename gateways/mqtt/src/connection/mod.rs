@@ -10,6 +10,7 @@
 //! It never acknowledges what the broker has not finished, and never answers bytes that came
 //! before a CONNECT [MQTT-3.1.0-1].
 
+mod client;
 mod delivering;
 mod ending;
 mod leaving;
@@ -37,9 +38,10 @@ use crate::codec::{
 };
 use crate::config::MqttConfig;
 use crate::inbound::Inbound;
-use crate::outbound::{Outbound, SESSION_IDS};
+use crate::outbound::Outbound;
 use crate::reason;
 
+use client::Client;
 use delivering::Waiting;
 use ending::Fault;
 use releasing::Asked;
@@ -75,37 +77,6 @@ enum Phase {
     Open,
     /// Nothing is handled any more.
     Over,
-}
-
-/// What CONNECT said that matters later.
-struct Client {
-    version: Version,
-    id: Arc<str>,
-    /// Whether the identifier is of our making.
-    assigned: bool,
-    user: Arc<str>,
-    vhost: Arc<str>,
-    /// Longest silence allowed, one and a half times the keep-alive; 0 is none.
-    silence_ms_max: u64,
-    /// Largest packet it takes.
-    packet_bytes_max: usize,
-    /// How many unfinished QoS 1 and 2 deliveries it takes.
-    receive_max: u16,
-    /// How many topic aliases are used towards it.
-    topic_alias_max: u16,
-    /// Whether it wants reason strings in acknowledgements [MQTT-3.1.2-29].
-    wants_reasons: bool,
-    /// Whether it wants to be told where answers to it may go.
-    wants_response_information: bool,
-    /// How long its session outlives this connection.
-    session_expiry_s: u32,
-    /// Whether it asked for longer.
-    expiry_bounded: bool,
-    clean_start: bool,
-    /// Whether the broker has its will.
-    left_will: bool,
-    /// The keep-alive that the client is told to keep, if not its own.
-    server_keep_alive_s: Option<u16>,
 }
 
 /// A question whose answer is awaited.
@@ -153,30 +124,12 @@ struct Counts {
 
 impl MqttConnection {
     pub(crate) fn new(shared: Arc<Shared>, seat: Seat) -> MqttConnection {
-        let nobody: Arc<str> = Arc::from("");
         MqttConnection {
             decoder: Decoder::new(shared.config.packet_bytes_max as usize),
             id: seat.id,
             seed: seat.seed,
             phase: Phase::Fresh,
-            client: Client {
-                version: Version::V311,
-                id: nobody.clone(),
-                assigned: false,
-                user: nobody,
-                vhost: shared.vhost.clone(),
-                silence_ms_max: 0,
-                packet_bytes_max: usize::MAX,
-                receive_max: SESSION_IDS,
-                topic_alias_max: 0,
-                wants_reasons: true,
-                wants_response_information: false,
-                session_expiry_s: 0,
-                expiry_bounded: false,
-                clean_start: true,
-                left_will: false,
-                server_keep_alive_s: None,
-            },
+            client: Client::nobody(shared.vhost.clone()),
             heard: seat.now.monotonic,
             asks: VecDeque::new(),
             last_ask: ASK_BASE,
@@ -400,40 +353,7 @@ impl Connection for MqttConnection {
     }
 
     fn view(&self) -> ConnectionView {
-        let known = !matches!(self.phase, Phase::Fresh);
-        let protocol = match (known, self.client.version) {
-            (false, _) => "MQTT",
-            (true, Version::V31) => "MQTT 3.1",
-            (true, Version::V311) => "MQTT 3.1.1",
-            (true, Version::V5) => "MQTT 5.0",
-        };
-        let open = matches!(self.phase, Phase::Open);
-        ConnectionView {
-            protocol: protocol.to_owned(),
-            user: self.client.user.to_string(),
-            client: self.client.id.to_string(),
-            vhost: if open {
-                self.client.vhost.to_string()
-            } else {
-                String::new()
-            },
-            facts: vec![
-                (
-                    "keep-alive",
-                    format!("{} s", self.client.silence_ms_max * 2 / 3000),
-                ),
-                (
-                    "session expiry",
-                    format!("{} s", self.client.session_expiry_s),
-                ),
-                ("clean start", self.client.clean_start.to_string()),
-                ("published", self.counts.published.to_string()),
-                ("delivered", self.counts.delivered.to_string()),
-                ("dropped", self.counts.dropped.to_string()),
-                ("unacknowledged in", self.inbound.len().to_string()),
-                ("unacknowledged out", self.outbound.len().to_string()),
-            ],
-        }
+        self.describe()
     }
 }
 
