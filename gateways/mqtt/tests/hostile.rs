@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use anabranch_core::address::Address;
 use anabranch_core::authority::Principal;
-use anabranch_core::gateway::{Answer, Command, Gateway, Input, Outputs, Reply, Seat};
-use anabranch_core::id::{ConnectionId, MonotonicMs, Now, Token, UnixMs, WorkerId};
-use anabranch_core::message::Quality;
+use anabranch_core::gateway::{Answer, Command, Delivery, Gateway, Input, Outputs, Reply, Seat};
+use anabranch_core::id::{
+    ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token, UnixMs, WorkerId,
+};
+use anabranch_core::message::{Message, Quality};
 use anabranch_core::properties::Codecs;
 use anabranch_mqtt::codec::{Decoder, Packet, Version};
+use anabranch_mqtt::map::ORIGIN;
 use anabranch_mqtt::{MqttConfig, MqttGateway};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -115,6 +119,116 @@ fn the_corpus_is_answered_with_legal_packets() {
     );
 }
 
+/// What a client may say of a delivery, right or wrong.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    /// PUBACK, PUBREC, PUBREL or PUBCOMP.
+    packet: u8,
+    /// Near the identifiers in use, of the session and of groups.
+    packet_id: u16,
+    code: u8,
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let packet_id = prop_oneof![1u16..6, 32_768u16..32_772];
+    let code = prop_oneof![3 => Just(0), 1 => Just(0x80), 1 => any::<u8>()];
+    (4u8..8, packet_id, code).prop_map(|(packet, packet_id, code)| Said {
+        packet,
+        packet_id,
+        code,
+    })
+}
+
+/// The bytes of one acknowledgement of 5.0, flags as they must be.
+fn acknowledgement(said: Said) -> Bytes {
+    let flags = if said.packet == 6 { 2 } else { 0 };
+    let [high, low] = said.packet_id.to_be_bytes();
+    Bytes::copy_from_slice(&[said.packet << 4 | flags, 3, high, low, said.code])
+}
+
+fn delivery(consumer: u32, offset: u64, quality: Quality) -> Delivery {
+    let message = Message {
+        address: Address(Bytes::from_static(b"a")),
+        origin: ORIGIN,
+        quality,
+        ..Message::default()
+    };
+    Delivery {
+        consumer: ConsumerTag(consumer),
+        offset: Offset(offset),
+        attempt: 1,
+        quality,
+        retain: false,
+        identifier: 0,
+        more_identifiers: None,
+        received: false,
+        message: Arc::new(message),
+    }
+}
+
+/// Opens a session, hands it deliveries, lets the client say things about them, and gives what was
+/// settled.
+fn acknowledge(durable: bool, all: &[Said]) -> Vec<(ConsumerTag, u64)> {
+    const CONNECT: &[u8] = b"\x10\x15\0\x04MQTT\x05\x02\0\0\x05\x11\0\0\0\0\0\x03dev";
+    let gateway = MqttGateway::new(MqttConfig::default(), Codecs::default()).expect("the defaults");
+    let mut connection = gateway.accept(Seat {
+        id: ConnectionId::new(WorkerId(0), 1),
+        peer: "127.0.0.1:50000".parse().expect("an address"),
+        now: NOW,
+        seed: 1,
+    });
+    let mut connect = CONNECT.to_vec();
+    connect[17] = u8::from(durable) * 60;
+    let mut inputs = vec![Bytes::from(connect)];
+    inputs.extend(all.iter().copied().map(acknowledgement));
+    let mut settled = Vec::new();
+    let mut out = Outputs::default();
+    for (index, input) in inputs.into_iter().enumerate() {
+        connection.handle(NOW, Input::Bytes(input), &mut out);
+        while out.close.is_none() {
+            let commands = std::mem::take(&mut out.commands);
+            for command in &commands {
+                if let Command::Settle {
+                    consumer,
+                    first,
+                    last,
+                    ..
+                } = command
+                {
+                    settled.extend((first.0..=last.0).map(|offset| (*consumer, offset)));
+                }
+            }
+            let mut answers = answers(&commands);
+            if answers.is_empty() {
+                break;
+            }
+            connection.handle(NOW, Input::Answers(&mut answers), &mut out);
+        }
+        if out.close.is_some() {
+            break;
+        }
+        if index == 0 {
+            let mut deliveries = vec![
+                delivery(0, 0, Quality::AtLeastOnce),
+                delivery(0, 1, Quality::ExactlyOnce),
+                delivery(0, 2, Quality::ExactlyOnce),
+                delivery(1, 0, Quality::AtLeastOnce),
+                delivery(2, 0, Quality::AtLeastOnce),
+            ];
+            connection.handle(NOW, Input::Deliveries(&mut deliveries), &mut out);
+        }
+    }
+    let mut reader = Decoder::new(usize::MAX);
+    reader.set_version(Version::V5);
+    reader.feed(Bytes::from(out.send.take_all()));
+    let mut packets = 0;
+    while reader.next_packet().expect("legal bytes").is_some() {
+        packets += 1;
+    }
+    assert!(packets >= 6, "CONNACK and five messages at least");
+    settled
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1000,
@@ -137,5 +251,22 @@ proptest! {
             }
         }
         converse(&bytes);
+    }
+
+    /// [MQTT-4.13.1-1]: whatever is said of it, a delivery is settled once at most.
+    #[test]
+    fn wrong_acknowledgements_settle_nothing_twice(
+        durable in any::<bool>(),
+        all in proptest::collection::vec(said(), 0..30),
+    ) {
+        let mut settled = acknowledge(durable, &all);
+        settled.sort_unstable();
+        let before = settled.len();
+        settled.dedup();
+        prop_assert_eq!(settled.len(), before);
+        let known = |(consumer, offset): &(ConsumerTag, u64)| {
+            matches!((consumer.0, *offset), (0, 0..=2) | (1 | 2, 0))
+        };
+        prop_assert!(settled.iter().all(known), "{:?}", settled);
     }
 }
