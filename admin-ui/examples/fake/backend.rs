@@ -473,6 +473,7 @@ fn settled(name: &str) -> Stream {
         "orders-eu" => Stream {
             mode: "failover".into(),
             active: Some("3".into()),
+            dropped: 15,
             dead_lettered: 12,
             rejected: 3,
             policies: vec!["orders".into()],

@@ -79,9 +79,10 @@ impl NodeBackend {
             headers: table_from_json(&publish.headers),
             ..Properties::default()
         };
-        if publish.retain {
-            let why = "retained messages are not supported yet";
-            return Err(BackendError::Invalid(why.to_owned()));
+        if publish.retain && publish.exchange != gateways::TOPIC_EXCHANGE {
+            let exchange = gateways::TOPIC_EXCHANGE;
+            let why = format!("retain is for messages published to {exchange}");
+            return Err(BackendError::Invalid(why));
         }
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -94,6 +95,7 @@ impl NodeBackend {
             properties: properties.encode(),
             body,
             quality,
+            retain: publish.retain,
             published: UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
             ..Message::default()
         })
@@ -192,7 +194,7 @@ impl NodeBackend {
 }
 
 /// A body, or its beginning: text where it is text, never cut inside a character.
-fn show_body(body: &Bytes, limit: usize) -> (String, BodyEncoding, bool) {
+pub(super) fn show_body(body: &Bytes, limit: usize) -> (String, BodyEncoding, bool) {
     let cut = body.len() > limit;
     let begin = &body[..body.len().min(limit)];
     match std::str::from_utf8(begin) {

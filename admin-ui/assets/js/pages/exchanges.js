@@ -32,13 +32,12 @@ export function Exchanges() {
   const alternateOf = (data?.items ?? []).filter((row) => shown && row.vhost === shown.vhost && row.alternate === shown.name);
   const pick = (name) => setPicked(`${shown.vhost} ${name}`);
   const columns = useMemo(() => [
-    { name: "name", title: "Exchange", value: title, cell: (row) => html`<b>${title(row)}</b>` },
+    { name: "name", title: "Exchange", value: title, cell: (row) => html`<b>${title(row)}</b><div class="tags">${row.durable ? "" : html`<${Tag} kind="muted">transient<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.internal && html`<${Tag} kind="muted">internal<//>`}${row.alternate != null && html`<${Tag} kind="muted" title=${`What no binding takes goes to ${row.alternate}`}>else ${row.alternate}<//>`}</div>` },
     { name: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<${Tag}>${row.kind}<//>` },
-    { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
+    session.value?.vhosts.length > 1 && { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
     { name: "bindings", title: "Bindings", kind: "number", value: (row) => counts.get(keyOf(row)) ?? 0, cell: (row) => count(counts.get(keyOf(row)) ?? 0) },
-    { name: "flags", title: "", cell: (row) => html`<div class="tags">${row.durable ? "" : html`<${Tag} kind="muted">transient<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.internal && html`<${Tag} kind="muted">internal<//>`}${row.alternate != null && html`<${Tag} kind="muted" title=${`What no binding takes goes to ${row.alternate}`}>else ${row.alternate}<//>`}</div>` },
     { name: "act", title: "", cell: (row) => !row.predeclared && html`<${Button} icon="trash" kind="quiet danger" label=${`Delete exchange ${title(row)}`} onClick=${() => setDialog({ kind: "delete", row })} />` },
-  ], [counts]);
+  ].filter(Boolean), [counts]);
   const again = () => {
     refresh();
     rebind();
@@ -141,7 +140,7 @@ function Flow({ exchange, bindings, streams, series, onPick, onUnbind }) {
         const note = stream ? `${stream.kind === "queue" ? "" : `${stream.kind} · `}${count(stream.ready)} ready · ${rate(series.rate(`${row.vhost} ${row.destination}`, "published"))}` : row.alternate ? "alternate exchange" : row.destination_kind;
         const parts = html`<title>${row.destination}</title>
           <rect class=${`node ${stream?.kind ?? row.destination_kind} ${row.alternate ? "alternate" : ""}`} x="420" y=${top} width="218" height=${tall} rx="10" />
-          <text class="node-name" x="434" y=${y - 2}>${cut(row.destination, 26)}</text>
+          <text class="node-name" x="434" y=${y - 2}>${cut(row.destination, 25)}</text>
           <text class="node-note" x="434" y=${y + 13}>${note}</text>`;
         if (row.destination_kind !== "exchange") return html`<a key=${branchKey(row)} href=${stream ? `#/streams/${enc(row.vhost)}/${enc(row.destination)}` : undefined}>${parts}</a>`;
         const open = () => onPick(row.destination);

@@ -36,7 +36,7 @@ export function Policies() {
     session.value?.vhosts.length > 1 && { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
     { name: "pattern", title: "Pattern", value: (row) => row.pattern, cell: (row) => html`<code>${row.pattern}</code>` },
     { name: "applies", title: "For", value: (row) => row.applies_to, cell: (row) => html`<${Tag} title=${APPLIES[row.applies_to]}>${row.applies_to}<//>` },
-    { name: "settings", title: "Sets", kind: "wide", cell: (row) => html`<div class="tags">${limitWords(row.settings).map(([key, value]) => html`<${Tag} kind="muted" title=${key}>${key.toLowerCase()} ${value}<//>`)}</div>` },
+    { name: "settings", title: "Sets", kind: "wide", cell: (row) => html`<div class="tags">${limitWords(row.settings).map(([key, value]) => html`<${Tag} kind="muted" title=${key}>${key === "Readers share it" ? value : `${key.toLowerCase()} ${value}`}<//>`)}</div>` },
     { name: "matches", title: "Counts for", kind: "number", value: (row) => matching(row, streams)?.length ?? -1, cell: (row) => {
       const found = matching(row, streams);
       return found ? html`<span title=${found.slice(0, SHOWN_LIMIT).map((one) => one.name).join(", ")}>${found.length}</span>` : "–";
@@ -50,7 +50,7 @@ export function Policies() {
   const empty = find
     ? html`<${Empty} icon="policies" title="Nothing matches">No policy has “${find}” in its name or pattern.<//>`
     : html`<${Empty} icon="policies" title="No policies yet" action=${may && html`<${Button} kind="primary" icon="plus" onClick=${create}>Write the first policy<//>`}>A policy bounds all queues whose names match, without their applications knowing of it, or says how the members of a group share its messages.<//>`;
-  return html`<${Page} title="Policies" note="Of each setting the matching policy with the highest priority counts; what a queue was declared with counts before any." actions=${actions}>
+  return html`<${Page} title="Policies" note="What a queue was declared with counts first, then the highest priority." actions=${actions}>
     ${data ? html`<${Card}><${Table} caption="Policies" columns=${columns} rows=${rows} keyOf=${keyOf} sort=${{ name: "priority", down: true }} onOpen=${may ? (row) => setDialog({ kind: "edit", row }) : undefined} empty=${empty} /><//>` : html`<${Loading} error=${error} />`}
     ${(dialog?.kind === "create" || dialog?.kind === "edit") && html`<${Editor} policy=${dialog.row} fresh=${dialog.kind === "create"} streams=${streams} onClose=${close} onDone=${refresh} />`}
     ${dialog?.kind === "delete" && html`<${FormDialog} title=${`Delete policy ${dialog.row.name}?`} submit="Delete policy" kind="danger" onClose=${close} onSubmit=${async () => {

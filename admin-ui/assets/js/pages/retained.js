@@ -39,7 +39,7 @@ export function Retained() {
   return html`<${Page} title="Retained" note="The last value of each address, as far as you may receive it. New subscribers get these first.">
     <${Card}>
       <form class="ask" role="search" aria-label="Retained messages" onSubmit=${send}>
-        <label><span>Addresses</span><input class="mono" name="filter" defaultValue=${asked.filter} placeholder="plant/+/temp" aria-label="Filter" maxlength="1000" /></label>
+        <label><span>Addresses</span><input class="mono filter" name="filter" defaultValue=${asked.filter} placeholder="plant/+/temp" aria-label="Filter" maxlength="1000" /></label>
         ${session.value.vhosts.length > 1 && html`<label><span>in</span><select name="vhost" aria-label="Vhost">${session.value.vhosts.map((name) => html`<option>${name}</option>`)}</select></label>`}
         <button class="button primary">Show</button>
         <span class="hint">+ is one level, # any number of levels</span>

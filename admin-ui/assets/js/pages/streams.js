@@ -39,7 +39,7 @@ export function Streams() {
   const empty = find || kind !== "all"
     ? html`<${Empty} icon="streams" title="Nothing matches">There is no ${kind === "all" ? "stream or queue" : kind}${find ? ` with “${find}” in its name` : ""}.<//>`
     : html`<${Empty} icon="streams" title="No streams or queues yet" action=${html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create a queue<//>`}>Applications declare queues, devices open sessions; both show here. You can also create a queue now and bind it to an exchange.<//>`;
-  return html`<${Page} title="Streams & queues" note="Where messages wait: queues, streams that keep them, sessions of devices, and groups that share a subscription." actions=${actions}>
+  return html`<${Page} title="Streams & queues" note="Where messages wait: queues, streams, sessions of devices, groups that share." actions=${actions}>
     ${data ? html`${tabs}<${Card}><${Table} caption="Streams and queues" columns=${columns} rows=${rows} keyOf=${keyOf} sort=${{ name: "depth", down: true }} onOpen=${(row) => { location.hash = href(row); }} empty=${empty} /><//>` : html`<${Loading} error=${error} />`}
     ${creating && html`<${Create} onClose=${() => setCreating(false)} onDone=${refresh} />`}
   <//>`;
@@ -112,7 +112,8 @@ export function StreamPage({ vhost, name }) {
       <${Stat} name="In" value=${rate(speed("published"))} note=${`${count(data.published)} in all`} />
       <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.delivered)} in all`} />
       <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${`${count(data.acknowledged)} in all`} />
-      ${data.dropped + data.rejected > 0 && html`<${Stat} name="Dropped" value=${count(data.dropped)} note=${`${count(data.dead_lettered)} dead-lettered, ${count(data.rejected)} refused`} />`}
+      ${data.dropped > 0 && html`<${Stat} name="Dropped" value=${count(data.dropped)} note=${`${count(data.dead_lettered)} dead-lettered`} />`}
+      ${data.rejected > 0 && html`<${Stat} name="Refused" value=${count(data.rejected)} note="it was full" />`}
     </div>
     <${Card} title="Depth" actions=${html`<span class="live"><span class="dot"></span>live, since you opened this page</span>`}>
       <${Chart} times=${points.map((point) => point.at / 1000)} height=${230} spanS=${60} lines=${[{ name: "Ready", tone: "c", values: column("ready"), fill: true }, { name: "Unacknowledged", tone: "d", values: column("unacknowledged") }]} />
@@ -129,7 +130,7 @@ export function StreamPage({ vhost, name }) {
           ${data.active != null && html`<li key="active"><span class="note">served now</span><a href="#/connections">connection ${data.active}</a></li>`}
           ${data.members.map((row) => html`<li key=${`member ${row.client_id}`}><span class="note">member</span><b>${row.client_id}</b>${!row.durable && html`<${Tag} kind="muted">while connected<//>`}</li>`)}</ul>
       <//>
-      ${data.kind !== "session" && html`<${Card} title="Limits" actions=${data.policies.length > 0 && html`<span class="tags"><span class="note">with</span>${data.policies.map((name) => html`<a key=${name} href="#/policies">${name}</a>`)}</span>`}>
+      ${(queue || data.policies.length > 0) && html`<${Card} title="Limits" actions=${data.policies.length > 0 && html`<span class="tags"><span class="note">with</span>${data.policies.map((name) => html`<a key=${name} href="#/policies">${name}</a>`)}</span>`}>
         <${Facts} pairs=${limitWords(data.limits)} none="Nothing bounds it." />
       <//>`}
       ${Object.keys(data.arguments).length > 0 && html`<${Card} title="Declared with"><${Facts} pairs=${Object.entries(data.arguments).map(([key, value]) => [key, JSON.stringify(value)])} /><//>`}
