@@ -20,6 +20,7 @@ use crate::limits::{Mode, StreamLimits};
 use crate::message::{Message, Quality};
 use crate::meta::{MetaCommand, MetaReply};
 use crate::will::SavedWill;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -135,6 +136,67 @@ pub struct ReadingKey {
     pub connection: ConnectionId,
     /// Dense per worker, from 1.
     pub number: u64,
+}
+
+/// Names a group. Persisted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupKey {
+    /// In.
+    pub vhost: VhostId,
+    /// As its members call it.
+    pub name: Arc<str>,
+    /// What it is bound to.
+    pub filter: TopicFilter,
+}
+
+/// A member of a group. Persisted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Member {
+    /// A session that outlives its connection, by its stream.
+    Session(StreamId),
+    /// A session that ends with this connection.
+    Connection(ConnectionId),
+}
+
+/// A session that has ended was a member. Persisted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parting {
+    /// Of this group.
+    pub group: GroupKey,
+    /// As this member.
+    pub member: Member,
+}
+
+/// A member to attach to a group.
+#[derive(Clone, Debug)]
+pub struct JoinGroup {
+    /// Which; it is made when it is not there.
+    pub group: GroupKey,
+    /// Who.
+    pub member: Member,
+    /// For people.
+    pub client_id: Arc<str>,
+    /// What it is granted and asks.
+    pub spec: FilterSpec,
+    /// How members share it, when it is made.
+    pub mode: Mode,
+    /// Its deliveries.
+    pub consumer: ConsumerKey,
+    /// For the right to receive.
+    pub principal: Arc<Principal>,
+    /// The vhost by name, for the rules.
+    pub vhost_name: Arc<str>,
+    /// Limit of unsettled deliveries.
+    pub credit: u32,
+}
+
+/// A group, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStat {
+    /// Client id of each member, and whether it outlives its connection.
+    pub members: Vec<(Arc<str>, bool)>,
+    /// Its counts.
+    pub stat: StreamStat,
 }
 
 /// Last values for a session or a queue.
@@ -337,6 +399,41 @@ pub enum Question {
     },
     /// Put last values into a stream. Reply `HandedIn`, when the stream can take more.
     HandIn(Box<HandIn>),
+    /// Attach a member to a group. Reply `Joined`; `Elsewhere` when there is no lasting group and the member ends
+    /// with its connection.
+    JoinGroup(Box<JoinGroup>),
+    /// Take a member off. Reply `Done`.
+    LeaveGroup {
+        /// From.
+        group: GroupKey,
+        /// Who.
+        member: Member,
+        /// The connection that gets its deliveries.
+        connection: Option<ConnectionId>,
+    },
+    /// A lasting group took the place of this one. Reply `Done`.
+    RetireGroup {
+        /// Which.
+        group: GroupKey,
+    },
+    /// Note that the connection's session is a member, or no more. Reply `Count`: 1 when it was one before.
+    Membership {
+        /// Whose session.
+        connection: ConnectionId,
+        /// The group.
+        name: Arc<str>,
+        /// Its filter.
+        filter: TopicFilter,
+        /// What it asks; absent when it is no more.
+        spec: Option<FilterSpec>,
+    },
+    /// The group's shard has let a member go. Reply `Done`.
+    Parted {
+        /// Of the parting.
+        number: u64,
+    },
+    /// All groups here. Reply `Groups`.
+    Groups,
     /// Asked of the volatile shard that a worker hosts. Reply `Done`, when the worker has sent on to data shards
     /// whatever it had routed.
     Flush,
@@ -386,6 +483,8 @@ pub struct OpenSession {
     pub credit: u32,
     /// What it leaves behind when its connection ends out of order.
     pub will: Option<SavedWill>,
+    /// The first tag for its memberships in groups.
+    pub group_consumers: ConsumerTag,
     /// Kept in this shard even when it ends with its connection: the worker's own volatile shard is
     /// asked with this.
     pub here: bool,
@@ -414,6 +513,8 @@ pub enum ShardReply {
         stream: Option<StreamId>,
         /// What it is bound to already.
         filters: Vec<TopicFilter>,
+        /// What it is a member of.
+        groups: Vec<(Arc<str>, FilterSpec)>,
     },
     /// A key is held.
     Taken {
@@ -440,6 +541,12 @@ pub enum ShardReply {
         /// What they cost in memory.
         bytes: u64,
     },
+    /// A member is attached to the group of this stream.
+    Joined(StreamId),
+    /// The group is to be joined in the volatile shard that its name says.
+    Elsewhere,
+    /// All groups of a shard.
+    Groups(Vec<GroupStat>),
     /// A page was handed in.
     HandedIn {
         /// It was not: it has to be read again after a flush.
@@ -456,6 +563,8 @@ pub struct StreamStat {
     pub vhost: VhostId,
     /// Client id when it is a session's.
     pub session: Option<Arc<str>>,
+    /// Name and filter when it is a group's.
+    pub group: Option<(Arc<str>, TopicFilter)>,
     /// Whether the session has a live connection.
     pub live: bool,
     /// Filters of the session.
@@ -530,6 +639,20 @@ pub enum ShardEvent {
     Unused {
         /// Which.
         stream: StreamId,
+    },
+    /// A lasting group was made: this connection, which was sent elsewhere, is to join it.
+    GroupMade {
+        /// Whose membership.
+        connection: ConnectionId,
+        /// Of which group.
+        group: GroupKey,
+    },
+    /// A session that was a member has ended: the worker tells the group's shard and then this one.
+    Parting {
+        /// Names it here.
+        number: u64,
+        /// What.
+        parting: Parting,
     },
     /// The shard stops (`true`) or resumes taking publishes.
     Blocked(bool),

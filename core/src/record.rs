@@ -36,7 +36,7 @@ use crate::gateway::{FilterSpec, OnceKey};
 use crate::id::{ConnectionId, Epoch, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::{Message, OriginTag, Quality};
-use crate::port::{Extra, Handed, Once};
+use crate::port::{Extra, GroupKey, Handed, Member, Once};
 use crate::will::SavedWill;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -233,6 +233,40 @@ pub enum Change {
     ValuesExpired {
         /// By the leader's clock.
         before: UnixMs,
+    },
+    /// A member joins a group, which is made when it is not there.
+    JoinGroup {
+        /// Which.
+        group: GroupKey,
+        /// Who.
+        member: Member,
+        /// For people.
+        client_id: Arc<str>,
+        /// Its limits, when it is made.
+        limits: AsJson<StreamLimits>,
+    },
+    /// A member leaves a group, which ends with its last one.
+    LeaveGroup {
+        /// Which.
+        group: GroupKey,
+        /// Who.
+        member: Member,
+    },
+    /// A session is a member of a group, or no more.
+    Membership {
+        /// The session.
+        stream: StreamId,
+        /// The group.
+        name: Arc<str>,
+        /// Its filter.
+        filter: TopicFilter,
+        /// What it asks; absent when it is no more.
+        spec: Option<FilterSpec>,
+    },
+    /// A group's shard has let a member go whose session has ended here.
+    Parted {
+        /// Of the parting.
+        number: u64,
     },
 }
 

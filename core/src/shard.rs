@@ -18,6 +18,7 @@ mod checkpoint;
 mod deliver;
 mod forward;
 mod frame;
+mod groups;
 mod keyed;
 mod limit;
 mod matching;
@@ -201,6 +202,7 @@ pub struct Shard<B> {
     pub(crate) heard: Heard,
     wills: wills::Wills,
     pub(crate) values: values::Values,
+    pub(crate) groups: groups::Groups,
     // Derived.
     pub(crate) filters: FxHashMap<VhostId, Filters>,
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
@@ -253,6 +255,7 @@ impl<B: Place> Shard<B> {
             heard: Heard::default(),
             wills: wills::Wills::default(),
             values: values::Values::default(),
+            groups: groups::Groups::default(),
             filters: FxHashMap::default(),
             ends: BTreeSet::new(),
             queues: Volume::default(),

@@ -21,14 +21,16 @@ mod owed;
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
 
+use crate::gateway::FilterSpec;
 use crate::id::{ConnectionId, Epoch, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::{Mode, StreamLimits};
 use crate::message::Quality;
 use crate::once::Keys;
+use crate::port::Member;
 use crate::record::AsJson;
 use crate::will::SavedWill;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A reference to a message, with what dispatch needs without reading it.
@@ -85,6 +87,22 @@ pub enum Kind {
     Queue,
     /// One session's own.
     Session(Session),
+    /// Members of a group share it.
+    Group(Group),
+}
+
+/// A group's part that all replicas have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// As its members call it.
+    pub name: Arc<str>,
+    /// Its binding to the vhost's topic exchange.
+    pub spec: FilterSpec,
+    /// Its members and their client ids.
+    pub members: BTreeMap<Member, Arc<str>>,
+    /// Another took its place. Only in memory.
+    #[serde(skip)]
+    pub retired: bool,
 }
 
 /// A session's durable part.
@@ -104,6 +122,8 @@ pub struct Session {
     pub will: Option<Box<SavedWill>>,
     /// Keys of its publisher's messages that are stored once, if it ever took one.
     pub keys: Option<Box<Keys>>,
+    /// The groups it is a member of, with what it asks of each.
+    pub groups: Vec<(Arc<str>, FilterSpec)>,
     /// Its live connection. Not persisted: the leader's memory.
     #[serde(skip)]
     pub live: Option<ConnectionId>,
@@ -218,7 +238,7 @@ impl<B: Clone> Stream<B> {
     pub fn session(&self) -> Option<&Session> {
         match &self.kind {
             Kind::Session(session) => Some(session),
-            Kind::Queue => None,
+            Kind::Queue | Kind::Group(_) => None,
         }
     }
 
@@ -226,7 +246,23 @@ impl<B: Clone> Stream<B> {
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.kind {
             Kind::Session(session) => Some(session),
-            Kind::Queue => None,
+            Kind::Queue | Kind::Group(_) => None,
+        }
+    }
+
+    /// The group, when it is one's.
+    pub fn group(&self) -> Option<&Group> {
+        match &self.kind {
+            Kind::Group(group) => Some(group),
+            Kind::Queue | Kind::Session(_) => None,
+        }
+    }
+
+    /// The group to change, when it is one's.
+    pub fn group_mut(&mut self) -> Option<&mut Group> {
+        match &mut self.kind {
+            Kind::Group(group) => Some(group),
+            Kind::Queue | Kind::Session(_) => None,
         }
     }
 
@@ -549,6 +585,7 @@ pub struct SavedStream<B> {
     pub(crate) vhost: VhostId,
     pub(crate) name: Arc<str>,
     pub(crate) session: Option<Session>,
+    pub(crate) group: Option<Group>,
     pub(crate) limits: AsJson<StreamLimits>,
     pub(crate) tally: Tally,
     pub(crate) base: u64,
@@ -577,6 +614,7 @@ impl<B: Clone> Stream<B> {
             vhost: self.vhost,
             name: self.name.clone(),
             session: self.session().cloned(),
+            group: self.group().cloned(),
             limits: AsJson(self.limits.clone()),
             tally: self.tally,
             base: self.base,
@@ -589,7 +627,11 @@ impl<B: Clone> Stream<B> {
 
     /// The stream that was saved.
     pub fn restore(saved: SavedStream<B>) -> Stream<B> {
-        let kind = saved.session.map_or(Kind::Queue, Kind::Session);
+        let kind = match (saved.session, saved.group) {
+            (Some(session), _) => Kind::Session(session),
+            (None, Some(group)) => Kind::Group(group),
+            (None, None) => Kind::Queue,
+        };
         let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits.0);
         stream.name = saved.name;
         stream.base = saved.base;

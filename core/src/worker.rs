@@ -15,6 +15,7 @@
 
 mod commands;
 mod forward;
+mod groups;
 mod held;
 mod host;
 mod once;
@@ -104,6 +105,8 @@ struct ReaderAt {
     presettled: bool,
     /// Deliveries it has to settle.
     held: u32,
+    /// A membership: nobody is told when it ends by itself.
+    member: bool,
 }
 
 /// A connection's session.
@@ -112,6 +115,11 @@ struct SessionAt {
     shard: ShardId,
     stream: StreamId,
     filters: FxHashSet<crate::address::TopicFilter>,
+    client_id: Arc<str>,
+    /// Of each of its readers.
+    credit: u32,
+    next_group_tag: ConsumerTag,
+    groups: groups::Memberships,
 }
 
 impl SessionAt {
@@ -183,6 +191,7 @@ pub struct Worker {
     groups: publish::Groups,
     forwarding: forward::Forwarding,
     readings: values::Readings,
+    gatherings: groups::Gatherings,
     steps: FxHashMap<(ShardId, Ticket), (ConnectionId, Step)>,
     asked: FxHashMap<u64, (ConnectionId, Asked)>,
     next_ask: u64,
@@ -229,6 +238,7 @@ impl Worker {
             groups: publish::Groups::default(),
             forwarding: forward::Forwarding::default(),
             readings: values::Readings::default(),
+            gatherings: groups::Gatherings::default(),
             steps: FxHashMap::default(),
             asked: FxHashMap::default(),
             next_ask: 0,
@@ -374,7 +384,7 @@ impl Worker {
                         if state
                             .readers
                             .remove(&tag)
-                            .is_some_and(|reader| reader.attached)
+                            .is_some_and(|reader| reader.attached && !reader.member)
                         {
                             state
                                 .mail
@@ -399,6 +409,12 @@ impl Worker {
                     }
                 }
                 ShardEvent::Forward(forward) => self.forward(now, from, *forward),
+                ShardEvent::GroupMade { connection, group } => {
+                    self.group_made(now, from, connection, group);
+                }
+                ShardEvent::Parting { number, parting } => {
+                    self.parting(now, from, number, parting);
+                }
                 ShardEvent::Blocked(blocked) => self.shard_blocked(now, from, blocked),
             }
         }

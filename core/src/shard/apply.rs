@@ -14,7 +14,7 @@ use crate::gateway::{FilterSpec, PublishOutcome};
 use crate::id::{Epoch, Offset, Position, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
-use crate::port::{Extra, OpenSession, ShardReply};
+use crate::port::{Extra, GroupKey, Member, OpenSession, Parting, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
 use crate::shard::matching::{self, Wanted};
 use crate::shard::wills;
@@ -224,7 +224,7 @@ impl<B: Place> Shard<B> {
     }
 
     /// Takes a stream out of everything; returns how many messages were ready.
-    fn remove(&mut self, id: StreamId) -> Option<u64> {
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<u64> {
         let place = self.by_id.remove(&id)?;
         let mut stream = self.streams[place as usize].take()?;
         self.vacant.push(place);
@@ -242,12 +242,25 @@ impl<B: Place> Shard<B> {
             for spec in session.filters.iter() {
                 self.unbind(stream.vhost, place, spec);
             }
+            self.groups
+                .part(session.groups.into_iter().map(|(name, spec)| {
+                    let vhost = stream.vhost;
+                    let filter = spec.filter;
+                    let group = GroupKey {
+                        vhost,
+                        name,
+                        filter,
+                    };
+                    let member = Member::Session(id);
+                    Parting { group, member }
+                }));
             if let Some(connection) = session.live
                 && let Some(live) = self.live.get_mut(&connection)
             {
                 live.session = None;
             }
         }
+        self.group_removed(place, &stream);
         let why = Refusal::new(ErrorKind::NotFound, "the queue was deleted");
         let keys: Vec<_> = stream
             .readers
@@ -259,7 +272,7 @@ impl<B: Place> Shard<B> {
                 live.readers
                     .retain(|(stream, held)| (*stream, *held) != (id, key));
             }
-            if attached && stream.is_queue() {
+            if attached && stream.session().is_none() {
                 self.outbox.settle_order(key.connection);
                 let event = crate::port::ShardEvent::Ended {
                     consumer: key,
@@ -306,7 +319,7 @@ impl<B: Place> Shard<B> {
         filters.trie.insert(&filter, true, Match { place, spec });
     }
 
-    fn unbind(&mut self, vhost: VhostId, place: u32, spec: &FilterSpec) {
+    pub(super) fn unbind(&mut self, vhost: VhostId, place: u32, spec: &FilterSpec) {
         if let Some(filters) = self.filters.get_mut(&vhost) {
             filters.cache.clear();
             filters
@@ -316,7 +329,7 @@ impl<B: Place> Shard<B> {
         self.fabric.end_interest(vhost, &spec.filter, self.id);
     }
 
-    fn answer(&mut self, mark: Mark, reply: ShardReply) {
+    pub(super) fn answer(&mut self, mark: Mark, reply: ShardReply) {
         self.answer_result(mark, Ok(reply));
     }
 
@@ -333,6 +346,7 @@ impl<B: Place> Shard<B> {
             Change::Began { incarnation } => {
                 let life = incarnation & 0xFFFF_FFFF_FFFF;
                 self.lanes.retain(|lane, _| lane.0 >> 16 == life);
+                self.apply_groups_began();
                 let open = self.streams.iter().flatten().filter(|stream| {
                     stream
                         .session()
@@ -451,6 +465,26 @@ impl<B: Place> Shard<B> {
                 self.answer(mark, reply);
             }
             Change::ValuesExpired { before } => self.apply_values_expired(before),
+            Change::JoinGroup {
+                group,
+                member,
+                client_id,
+                limits,
+            } => self.apply_join(clock, mark, group, (member, client_id), limits.0),
+            Change::LeaveGroup { group, member } => self.apply_leave(mark, &group, member),
+            Change::Membership {
+                stream,
+                name,
+                filter,
+                spec,
+            } => {
+                let before = self.apply_membership(stream, &name, &filter, spec);
+                self.answer(mark, ShardReply::Count(u64::from(before)));
+            }
+            Change::Parted { number } => {
+                self.apply_parted(number);
+                self.answer(mark, ShardReply::Done);
+            }
         }
     }
 
@@ -513,6 +547,7 @@ impl<B: Place> Shard<B> {
                     filters: FilterList::default(),
                     will: None,
                     keys: None,
+                    groups: Vec::new(),
                     live: None,
                 };
                 self.insert(Stream::new(
@@ -545,12 +580,15 @@ impl<B: Place> Shard<B> {
                         .collect()
                 });
                 let filters = filters.unwrap_or_default();
+                let groups = session.map(|session| session.groups.clone());
+                let groups = groups.unwrap_or_default();
                 self.answer(
                     mark,
                     ShardReply::Session {
                         present,
                         stream: Some(id),
                         filters,
+                        groups,
                     },
                 );
             }

@@ -10,6 +10,7 @@ use super::Shard;
 use super::wills::Due;
 use crate::id::{Lane, Position, Sequence, VhostId};
 use crate::once::Heard;
+use crate::port::Parting;
 use crate::record::{message_bytes, message_from};
 use crate::stream::{SavedStream, Stream};
 use bytes::Bytes;
@@ -28,6 +29,8 @@ struct Saved<B> {
     wills: Due,
     /// Vhost and message of each last value.
     values: Vec<(VhostId, Bytes)>,
+    partings: Vec<(u64, Parting)>,
+    last_parting: u64,
 }
 
 /// Why a checkpoint cannot be used.
@@ -69,6 +72,13 @@ impl Shard<Position> {
                 .all()
                 .map(|(vhost, value)| (vhost, message_bytes(value)))
                 .collect(),
+            partings: self
+                .groups
+                .partings
+                .iter()
+                .map(|(number, parting)| (*number, parting.clone()))
+                .collect(),
+            last_parting: self.groups.last_parting,
         };
         let out = vec![CHECKPOINT_VERSION];
         // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
@@ -98,11 +108,13 @@ impl Shard<Position> {
                 .session()
                 .map(|session| session.filters.to_vec())
                 .unwrap_or_default();
-            let place = self.insert(stream);
+            let place = self.insert_group(stream);
             for spec in specs {
                 self.bind(place, spec);
             }
         }
+        self.groups.partings = saved.partings.into_iter().collect();
+        self.groups.last_parting = saved.last_parting;
         for (vhost, value) in saved.values {
             let value = message_from(value).map_err(|_| CheckpointError::Malformed)?;
             self.values.put(vhost, Arc::new(value));

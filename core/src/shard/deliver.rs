@@ -37,6 +37,7 @@ impl<B: Place> Shard<B> {
             self.answer_reads(now.unix);
         }
         self.answer_pages();
+        self.tell_partings();
         if !self.settles.is_empty() {
             self.settles_since.get_or_insert(now.monotonic);
         }
@@ -92,7 +93,7 @@ impl<B: Place> Shard<B> {
                 Choice::Nobody => self.nobody_may(stream, offset, &entry, &message),
             }
         }
-        if !stream.is_queue() && stream.has_next() {
+        if stream.session().is_some() && stream.has_next() {
             self.pass_blocked(now, stream, bodies);
         }
     }
@@ -151,10 +152,10 @@ impl<B: Place> Shard<B> {
         if let Some(principal) = denied.map(|reader| reader.principal.clone()) {
             self.withhold(&principal, &message.address);
         }
-        // A session's only reader will never get it; a queue may have others later.
-        match stream.is_queue() {
-            true => stream.set_aside(offset),
-            false => self.drop_message(stream, offset),
+        // A session's only reader will never get it; a queue or group may have others later.
+        match stream.session() {
+            None => stream.set_aside(offset),
+            Some(_) => self.drop_message(stream, offset),
         }
     }
 
@@ -212,7 +213,7 @@ impl<B: Place> Shard<B> {
         entry: &Entry<B>,
         message: Arc<Message>,
     ) {
-        let session = !stream.is_queue();
+        let session = stream.session().is_some();
         let Some(reader) = stream.readers.at(place) else {
             return;
         };

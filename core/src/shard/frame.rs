@@ -104,6 +104,7 @@ impl<B: Place> Shard<B> {
         }
         self.forwards.retry();
         self.end_values(now.unix);
+        self.end_retired();
         if self.authority.generation() != self.verdict_generation {
             self.renew_rights();
         }

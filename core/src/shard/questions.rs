@@ -242,6 +242,37 @@ impl<B: Place> Shard<B> {
                 Ok(ShardReply::Done)
             }
             Question::HandIn(hand_in) => return self.hand_in(from, ticket, *hand_in),
+            Question::JoinGroup(join) => return self.join_group(now, from, ticket, *join),
+            Question::LeaveGroup {
+                group,
+                member,
+                connection,
+            } => return self.leave_group(now, mark, group, (member, connection)),
+            Question::RetireGroup { group } => {
+                self.retire_group(&group);
+                Ok(ShardReply::Done)
+            }
+            Question::Membership {
+                connection,
+                name,
+                filter,
+                spec,
+            } => match self.session_of(connection) {
+                Some(stream) => {
+                    let change = Change::Membership {
+                        stream,
+                        name,
+                        filter,
+                        spec,
+                    };
+                    return self.change(now.unix, mark, change);
+                }
+                None => Err(no_session()),
+            },
+            Question::Parted { number } => {
+                return self.change(now.unix, mark, Change::Parted { number });
+            }
+            Question::Groups => Ok(ShardReply::Groups(self.group_stats())),
             Question::Flush => match self.journalled() {
                 // Nobody routes here.
                 true => Ok(ShardReply::Done),
@@ -384,6 +415,7 @@ impl<B: Place> Shard<B> {
                     present: false,
                     stream: None,
                     filters: Vec::new(),
+                    groups: Vec::new(),
                 }),
             );
         }
@@ -425,6 +457,7 @@ impl<B: Place> Shard<B> {
                     present: false,
                     stream: None,
                     filters: Vec::new(),
+                    groups: Vec::new(),
                 }),
             );
         }
@@ -481,12 +514,15 @@ fn holder(
     }
 }
 
-fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
+pub(super) fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
     let session = stream.session();
     StreamStat {
         stream: stream.id,
         vhost: stream.vhost,
         session: session.map(|session| session.client_id.clone()),
+        group: stream
+            .group()
+            .map(|group| (group.name.clone(), group.spec.filter.clone())),
         live: session.is_some_and(|session| session.live.is_some()),
         filters: session
             .map(|session| session.filters.to_vec())

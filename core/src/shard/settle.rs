@@ -93,11 +93,15 @@ impl<B: Place> Shard<B> {
         self.asked
             .retain(|_, open| open.consumer.connection != connection);
         let Some(live) = self.live.remove(&connection) else {
+            self.leave_groups(now.unix, connection, &[]);
             return;
         };
+        let mut read: Vec<StreamId> = Vec::with_capacity(live.readers.len());
         for (id, key) in live.readers {
             self.detach(id, key, true);
+            read.push(id);
         }
+        self.leave_groups(now.unix, connection, &read);
         if let Some(owned) = live.owns
             && self
                 .owners

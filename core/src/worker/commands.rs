@@ -271,27 +271,9 @@ impl Worker {
                 let result = self.subscribe(now, connection, state, token, filters);
                 self.or_refuse(state, token, result);
             }
-            Command::Unsubscribe { token, filters } => match &mut state.session {
-                Some(session) => {
-                    let filters: Vec<_> = filters.into_iter().map(|name| name.filter).collect();
-                    for filter in &filters {
-                        session.filters.remove(filter);
-                    }
-                    self.cancel_readings(now, connection, &filters);
-                    let question = Question::Unsubscribe {
-                        connection,
-                        filters,
-                    };
-                    self.ask_shard(
-                        now,
-                        session.shard,
-                        connection,
-                        Step::Unsubscribed { token },
-                        question,
-                    );
-                }
-                None => Self::tell(state, token, Err(no_session())),
-            },
+            Command::Unsubscribe { token, filters } => {
+                self.unsubscribe(now, connection, state, token, filters);
+            }
         }
     }
 

@@ -347,6 +347,7 @@ impl Worker {
             attached: true,
             presettled,
             held: 0,
+            member: false,
         };
         state.readers.insert(tag, reader);
         state.touch(shard);
@@ -397,6 +398,7 @@ impl Worker {
                     attached: false,
                     presettled,
                     held: 0,
+                    member: false,
                 };
                 state.readers.insert(tag, reader);
             }

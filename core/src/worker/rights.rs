@@ -121,7 +121,15 @@ impl Worker {
             .filter(|filter| !self.allowed(state, Action::Subscribe, Resource::Filter(filter)))
             .cloned()
             .collect();
-        if lost.is_empty() {
+        let groups = session.groups.keys();
+        let groups: Vec<_> = groups
+            .filter(|(_, filter)| {
+                let mut rights = [Action::Subscribe, Action::Share].into_iter();
+                !rights.all(|right| self.allowed(state, right, Resource::Filter(filter)))
+            })
+            .cloned()
+            .collect();
+        if lost.is_empty() && groups.is_empty() {
             return;
         }
         let shard = session.shard;
@@ -130,6 +138,12 @@ impl Worker {
             filters: lost,
         };
         self.ask_shard(now, shard, connection, Step::Nothing, question);
+        if let Some(mut state) = self.connections.remove(&connection) {
+            for group in groups {
+                self.leave(now, connection, &mut state, group, None);
+            }
+            self.put_back(connection, state);
+        }
         self.with(connection, |state| {
             state.mail.stop = Some(StopReason::Unauthorised)
         });

@@ -4,13 +4,15 @@
 //! Never: what happens when the answer comes (`steps.rs`).
 
 use super::commands::Checked;
+use super::groups::WithGroups;
 use super::steps::Step;
 use super::values::Reading;
 use super::{Connected, Worker};
 use crate::authority::{Action, Circumstances, Resource};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{SendRetained, SessionFilter, SessionOpen, Will};
+use crate::gateway::{FilterName, SendRetained, SessionFilter, SessionOpen, Will};
 use crate::id::{ConnectionId, Now, Token};
+use crate::message::Quality;
 use crate::port::{ConsumerKey, OpenSession, Question};
 use crate::will::SavedWill;
 
@@ -41,6 +43,7 @@ impl Worker {
             expiry_s: session.expiry_s,
             credit: session.credit,
             will: will.as_ref().map(SavedWill::new),
+            group_consumers: session.group_consumers,
             here: false,
         };
         let home = self.fabric.meta().place(&here.name, &open.client_id);
@@ -91,7 +94,13 @@ impl Worker {
         let mut refused = Vec::with_capacity(filters.len());
         let mut allowed = Vec::with_capacity(filters.len());
         let mut wanted = Vec::new();
-        for SessionFilter { spec, retained, .. } in filters {
+        let mut groups = Vec::new();
+        for SessionFilter {
+            mut spec,
+            group,
+            retained,
+        } in filters
+        {
             let circumstances = Circumstances {
                 quality: spec.quality as u8,
                 ..Circumstances::default()
@@ -102,8 +111,17 @@ impl Worker {
                 Resource::Filter(&spec.filter),
                 circumstances,
             );
+            let verdict = verdict.and_then(|()| match group {
+                Some(_) => self.allow(&here, Action::Share, Resource::Filter(&spec.filter)),
+                None => Ok(()),
+            });
             refused.push(verdict.err());
-            if refused.last().is_some_and(Option::is_none) {
+            if let Some(name) = group
+                && refused.last().is_some_and(Option::is_none)
+            {
+                spec.quality = spec.quality.min(Quality::AtLeastOnce);
+                groups.push((refused.len() - 1, name, spec));
+            } else if refused.last().is_some_and(Option::is_none) {
                 if retained != SendRetained::Never {
                     wanted.push((spec.clone(), retained));
                 }
@@ -119,7 +137,8 @@ impl Worker {
             .iter()
             .filter(|spec| !session.filters.contains(&spec.filter))
             .count();
-        if session.filters.len() + added > self.limits.filters_max {
+        let known = session.filters.len() + session.groups.len();
+        if known + added + groups.len() > self.limits.filters_max {
             return Err(Refusal::new(
                 ErrorKind::QuotaExceeded,
                 "the session has as many filters as it may have",
@@ -141,10 +160,19 @@ impl Worker {
         let watched = readings.iter();
         let watched = watched.map(|reading| (reading.key.number, reading.filter.clone()));
         let watched = watched.collect();
-        let step = Step::Subscribed {
-            token,
-            refused,
-            readings,
+        let step = match groups.is_empty() {
+            true => Some(Step::Subscribed {
+                token,
+                refused,
+                readings,
+            }),
+            false => {
+                let asked = WithGroups::new(refused, groups, readings);
+                self.subscribe_with_groups(now, connection, state, (token, &here), asked)
+            }
+        };
+        let Some(step) = step else {
+            return Ok(());
         };
         self.ask_shard(
             now,
@@ -158,6 +186,41 @@ impl Worker {
             },
         );
         Ok(())
+    }
+}
+
+impl Worker {
+    pub(super) fn unsubscribe(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        state: &mut Connected,
+        token: Token,
+        names: Vec<FilterName>,
+    ) {
+        if state.session.is_none() {
+            return Self::tell(state, token, Err(no_session()));
+        }
+        let (filters, step) = match names.iter().any(|name| name.group.is_some()) {
+            true => self.unsubscribe_with_groups(now, connection, state, token, names),
+            false => {
+                let filters = names.into_iter().map(|name| name.filter).collect();
+                (filters, Step::Unsubscribed { token })
+            }
+        };
+        let Some(session) = &mut state.session else {
+            return;
+        };
+        for filter in &filters {
+            session.filters.remove(filter);
+        }
+        let shard = session.shard;
+        self.cancel_readings(now, connection, &filters);
+        let question = Question::Unsubscribe {
+            connection,
+            filters,
+        };
+        self.ask_shard(now, shard, connection, step, question);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns: [`Step`] (questions to shards) and [`Asked`] (questions to metadata and the login service).
 //! Never: the first step of a command (`commands.rs`).
 
+use super::groups::{Joining, Part};
 use super::values::Reading;
 use super::{Connected, HostAnswer, ReaderAt, SessionAt, Verified, Worker};
 use crate::authority::Principal;
@@ -11,6 +12,7 @@ use crate::gateway::Reply;
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token, VhostId};
 use crate::meta::{BindingChange, MetaCommand, MetaReply};
 use crate::port::{OpenSession, Question, ReadingKey, ShardReply};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// What waits for a shard's answer.
@@ -47,6 +49,28 @@ pub(super) enum Step {
         refused: Vec<Option<Refusal>>,
         readings: Vec<Reading>,
     },
+    /// The session's own part of a subscription was bound.
+    SubscribedPart {
+        gathering: u64,
+        places: Vec<usize>,
+        readings: Vec<Reading>,
+    },
+    /// The session's own part was unbound.
+    UnsubscribedPart { gathering: u64, places: Vec<usize> },
+    /// A membership was noted: it is joined in this shard.
+    Enlisted {
+        joining: Box<Joining>,
+        shard: ShardId,
+    },
+    /// A member was attached, or sent elsewhere.
+    Joined { joining: Box<Joining> },
+    /// A member was taken off.
+    Left {
+        tag: ConsumerTag,
+        part: Option<Part>,
+    },
+    /// A member whose session has ended was taken off.
+    Parted { from: ShardId, number: u64 },
     /// A worker has sent on what it had routed.
     Flushed { key: ReadingKey },
     /// A page of last values was read.
@@ -327,6 +351,20 @@ impl Worker {
                     self.begin_readings(now, readings);
                 }
             }
+            Step::SubscribedPart {
+                gathering,
+                places,
+                readings,
+            } => self.subscribed_part(now, gathering, &places, readings, result),
+            Step::UnsubscribedPart { gathering, places } => {
+                self.unsubscribed_part(now, gathering, &places, result);
+            }
+            Step::Enlisted { joining, shard } => {
+                self.enlisted(now, connection, *joining, shard, result);
+            }
+            Step::Joined { joining } => self.joined(now, connection, shard, *joining, result),
+            Step::Left { tag, part } => self.left(now, connection, tag, part),
+            Step::Parted { from, number } => self.parted(now, from, number, result),
             Step::Flushed { key } => self.flushed(now, key),
             Step::ValuesRead { key } => self.values_read(now, key, result),
             Step::HandedIn { key } => self.handed_in(now, key, result),
@@ -396,12 +434,14 @@ impl Worker {
                 present,
                 stream: Some(stream),
                 filters,
+                groups,
             }) => {
                 let Some(state) = self.connections.get_mut(&connection) else {
                     return;
                 };
-                attach_session(state, shard, stream, open.consumer.tag, filters);
+                attach_session(state, shard, stream, &open, filters);
                 self.done(connection, token, Ok(Reply::Session { present }));
+                self.rejoin(now, connection, groups);
                 self.renew_session(now, connection);
             }
             // Nothing is to be kept: it lives in this worker's own volatile shard.
@@ -430,7 +470,7 @@ fn attach_session(
     state: &mut Connected,
     shard: ShardId,
     stream: StreamId,
-    tag: ConsumerTag,
+    open: &OpenSession,
     filters: Vec<crate::address::TopicFilter>,
 ) {
     state.touch(shard);
@@ -441,13 +481,18 @@ fn attach_session(
         attached: true,
         presettled: false,
         held: 0,
+        member: false,
     };
-    state.readers.insert(tag, reader);
+    state.readers.insert(open.consumer.tag, reader);
     let filters = filters.into_iter().collect();
     state.session = Some(SessionAt {
         shard,
         stream,
         filters,
+        client_id: open.client_id.clone(),
+        credit: open.credit,
+        next_group_tag: open.group_consumers,
+        groups: FxHashMap::default(),
     });
 }
 

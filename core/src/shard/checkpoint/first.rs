@@ -74,6 +74,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Saved<Position>, CheckpointError> {
         heard: Heard::default(),
         wills: Due::default(),
         values: Vec::new(),
+        partings: Vec::new(),
+        last_parting: 0,
     })
 }
 
@@ -83,6 +85,7 @@ fn stream(first: FirstStream) -> SavedStream<Position> {
         vhost: first.vhost,
         name: Arc::default(),
         session: first.session.map(session),
+        group: None,
         limits: AsJson(first.limits.into()),
         tally: Tally {
             published: first.tally.published,
@@ -108,6 +111,7 @@ fn session(first: FirstSession) -> Session {
         filters: first.filters.into_iter().collect(),
         will: None,
         keys: None,
+        groups: Vec::new(),
         live: None,
     }
 }
