@@ -203,6 +203,27 @@ impl Readers {
         Some(reader)
     }
 
+    /// One delivery was taken from the reader of this number. It goes when it was there for its deliveries only.
+    pub fn lighten(&mut self, number: u32) {
+        let Some(reader) = self.numbered(number).and_then(|place| self.at(place)) else {
+            return;
+        };
+        reader.held = reader.held.saturating_sub(1);
+        let (spent, key) = (!reader.attached && reader.held == 0, reader.key);
+        if spent {
+            self.remove(key);
+        }
+    }
+
+    /// How many deliveries can be handed out now: to all of them, or to the one that an ordered stream serves.
+    pub fn room(&self, only_lead: bool) -> u64 {
+        let open = self
+            .list
+            .iter()
+            .filter(|reader| !only_lead || reader.number == self.lead);
+        open.map(Reader::room).sum()
+    }
+
     /// All of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Reader> {
         self.open.fill(u64::MAX);

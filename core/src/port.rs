@@ -268,6 +268,28 @@ pub enum Question {
         /// Which.
         stream: StreamId,
     },
+    /// The same for a client that declared it: the stream is in use.
+    Declared {
+        /// Which.
+        stream: StreamId,
+    },
+    /// Other limits for a stream, which count at once, but for the time that messages stored before were given.
+    /// Reply `Done`.
+    SetLimits {
+        /// Which.
+        stream: StreamId,
+        /// All of them.
+        limits: StreamLimits,
+    },
+    /// Move a queue's subscription: ready messages below the place leave; what is there or above and not settled
+    /// comes back to its place, taken from its holders. Reply `Count` of messages that left; `NotSupported` for
+    /// sessions. Messages that were settled are gone and do not come back.
+    Seek {
+        /// Which.
+        stream: StreamId,
+        /// Where to.
+        to: SeekTo,
+    },
     /// Counts of all streams here. Reply `Stats`.
     StatAll,
     /// The first `count` messages, ready or not, without taking them. Reply `Messages`.
@@ -437,6 +459,19 @@ pub enum Question {
     /// Asked of the volatile shard that a worker hosts. Reply `Done`, when the worker has sent on to data shards
     /// whatever it had routed.
     Flush,
+}
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The first message that is there.
+    Start,
+    /// After the last message that is there.
+    End,
+    /// This offset.
+    Offset(Offset),
+    /// The first message taken in at this time or later.
+    Time(UnixMs),
 }
 
 /// A consumer to attach.

@@ -268,6 +268,13 @@ pub enum Change {
         /// Of the parting.
         number: u64,
     },
+    /// Other limits of a stream.
+    SetLimits {
+        /// Which.
+        stream: StreamId,
+        /// All of them.
+        limits: AsJson<StreamLimits>,
+    },
 }
 
 /// The limits that the first form of a record had.

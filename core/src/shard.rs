@@ -26,6 +26,7 @@ mod modes;
 mod once;
 mod questions;
 mod receipts;
+mod seek;
 mod settle;
 mod values;
 mod watch;
@@ -231,6 +232,9 @@ pub struct Shard<B> {
     workers: BTreeSet<WorkerId>,
     worker_count: u16,
     forwards: forward::Forwards,
+    limiter: limit::Limiter,
+    /// When its host last called.
+    now: Now,
     next_tick: MonotonicMs,
     pub(crate) withheld: Option<Withheld>,
     withheld_told: MonotonicMs,
@@ -281,6 +285,8 @@ impl<B: Place> Shard<B> {
             workers: BTreeSet::new(),
             worker_count: setup.workers,
             forwards: forward::Forwards::default(),
+            limiter: limit::Limiter::default(),
+            now: Now::default(),
             next_tick: MonotonicMs(0),
             withheld: None,
             withheld_told: MonotonicMs(0),
@@ -324,6 +330,7 @@ impl<B: Place> Shard<B> {
     ) where
         Self: Store<B>,
     {
+        self.now = now;
         if self.workers.insert(from) && self.blocked {
             self.outbox.event(from, ShardEvent::Blocked(true));
         }
@@ -362,6 +369,14 @@ impl<B: Place> Shard<B> {
                             continue;
                         }
                         self.saw_kept(by_topic, &streams, &message);
+                    }
+                    if self.limiter.may_refuse()
+                        && let Some(takers) = self.refuse_where_full(&streams, &message)
+                    {
+                        let extra = extra.as_deref();
+                        let mark = (from, sequence);
+                        self.publish_rest(mark, &takers, by_topic, extra, &message);
+                        continue;
                     }
                     self.publish(
                         from,
@@ -569,9 +584,11 @@ impl Store<Arc<Message>> for Shard<Arc<Message>> {
         extra: Option<&Extra>,
         message: &Arc<Message>,
     ) {
-        let outcome = self.store(streams, by_topic, extra, message, message);
+        let clock = self.now.unix.max(message.published);
+        let outcome = self.store(clock, streams, by_topic, extra, message, message);
         // 0: nobody waits for the result.
         if sequence.0 != 0 {
+            let outcome = self.whole_outcome(from, sequence, outcome);
             self.outbox.published(from, sequence, outcome);
         }
     }
@@ -594,7 +611,14 @@ impl Shard<Arc<Message>> {
         if message.retain {
             self.saw_kept(by_topic, streams, message);
         }
-        self.store(streams, by_topic, extra, message, message)
+        let clock = self.now.unix.max(message.published);
+        if self.limiter.may_refuse()
+            && let Some(takers) = self.refuse_where_full(streams, message)
+        {
+            self.store(clock, &takers, by_topic, extra, message, message);
+            return PublishOutcome::Refused(ErrorKind::QuotaExceeded);
+        }
+        self.store(clock, streams, by_topic, extra, message, message)
     }
 }
 

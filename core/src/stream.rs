@@ -13,11 +13,13 @@
 //!
 //! `B` says where a message is: `Arc<Message>` in a volatile shard, `Position` in a journalled one.
 
+mod bounds;
 mod filters;
 mod keyed;
 mod modes;
 mod owed;
 
+pub use bounds::{Ranges, extend};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
 
@@ -171,6 +173,20 @@ pub struct Tally {
     pub rejected: u64,
 }
 
+/// What the leader remembers for the limits of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bounds {
+    /// Everything below had its chance to be handed out before it ended.
+    pub seen: u64,
+    /// Something came that ends at once, unless it is handed out at once.
+    pub fleeting: bool,
+    /// When its first message ends, as the shard's list of what becomes due has it; 0 is not at all.
+    pub due: UnixMs,
+    /// Messages that were let in and are not stored yet, with the bytes of their bodies; counted only where further
+    /// ones may be refused.
+    pub coming: Volume,
+}
+
 /// A stream. See the module's text for the states of an offset.
 #[derive(Debug)]
 pub struct Stream<B> {
@@ -200,8 +216,12 @@ pub struct Stream<B> {
     gone: u64,
     bytes: u64,
     kept_bytes: u64,
+    /// Bytes of bodies of what is ready.
+    ready_bytes: u64,
     /// What the journal knows of the cursor.
     pub cursor_known: u64,
+    /// The leader's memory of what the stream's limits need.
+    pub bounds: Bounds,
     /// Whether it stands in the shard's list of streams to dispatch.
     pub listed: bool,
 }
@@ -229,7 +249,9 @@ impl<B: Clone> Stream<B> {
             gone: 0,
             bytes: 0,
             kept_bytes: 0,
+            ready_bytes: 0,
             cursor_known: 0,
+            bounds: Bounds::default(),
             listed: false,
         }
     }
@@ -301,6 +323,7 @@ impl<B: Clone> Stream<B> {
     pub fn push(&mut self, entry: Entry<B>) {
         self.bytes += u64::from(entry.cost_bytes);
         self.kept_bytes += u64::from(entry.cost_bytes);
+        self.ready_bytes += u64::from(entry.body_bytes);
         self.tally.published += 1;
         self.entries.push_back(entry);
     }
@@ -348,6 +371,11 @@ impl<B: Clone> Stream<B> {
             .map_or(0, |slot| slot.attempts)
     }
 
+    fn body_bytes(&self, offset: u64) -> u64 {
+        self.entry(offset)
+            .map_or(0, |entry| u64::from(entry.body_bytes))
+    }
+
     fn slot(&mut self, offset: u64) -> Option<&mut Slot> {
         self.slots.get_mut(offset.checked_sub(self.base)? as usize)
     }
@@ -377,6 +405,7 @@ impl<B: Clone> Stream<B> {
         }
         self.held += 1;
         self.tally.delivered += 1;
+        self.ready_bytes -= self.body_bytes(offset);
         self.slot(offset).map_or(1, |slot| {
             slot.state = SlotState::Held(holder);
             slot.attempts = slot.attempts.saturating_add(1);
@@ -414,6 +443,7 @@ impl<B: Clone> Stream<B> {
             self.held -= 1;
             let keyed = self.keyed.as_deref_mut();
             let waits = keyed.is_some_and(|keyed| keyed.release(offset, holder));
+            self.ready_bytes += self.body_bytes(offset);
             if !waits && !self.owe_again(offset) {
                 self.returned.insert(offset);
             }
@@ -456,8 +486,10 @@ impl<B: Clone> Stream<B> {
             slot.state = SlotState::Gone;
             return;
         }
-        if matches!(before, SlotState::Held(_)) {
-            self.held -= 1;
+        match before {
+            SlotState::Held(_) => self.held -= 1,
+            SlotState::Ready => self.ready_bytes -= self.body_bytes(offset),
+            SlotState::Leaving | SlotState::Gone => {}
         }
         if let Some(keyed) = self.keyed.as_deref_mut() {
             match before {
@@ -495,37 +527,11 @@ impl<B: Clone> Stream<B> {
         }
     }
 
-    /// Offsets handed out and not settled, in order.
-    pub fn held_offsets(&self) -> Vec<Offset> {
-        let slots = (self.base..).zip(&self.slots);
-        let held = slots.filter(|(_, slot)| matches!(slot.state, SlotState::Held(_)));
-        held.map(|(offset, _)| Offset(offset)).collect()
-    }
-
-    /// Something that was leaving stays after all, until somebody new may receive it.
-    pub fn stay(&mut self, offset: u64) {
-        if let Some(slot) = self.slot(offset)
-            && slot.state == SlotState::Leaving
-        {
-            slot.state = SlotState::Ready;
-            let cost = self.entry(offset).map_or(0, |entry| entry.cost_bytes);
-            self.bytes += u64::from(cost);
-            self.aside.insert(offset);
-        }
-    }
-
     /// Settles everything that can go out, so that nobody gets it any more; returns the ranges.
-    pub fn leave_ready(&mut self) -> Vec<(Offset, Offset)> {
-        self.recall_aside();
-        let mut ranges: Vec<(Offset, Offset)> = Vec::new();
-        while let Some(offset) = self.next() {
-            self.leave(offset);
-            self.tally.dropped += 1;
-            match ranges.last_mut() {
-                Some((_, last)) if last.0 + 1 == offset => *last = Offset(offset),
-                _ => ranges.push((Offset(offset), Offset(offset))),
-            }
-        }
+    pub fn leave_ready(&mut self) -> Ranges {
+        let before = self.ready();
+        let ranges = self.leave_below(u64::MAX);
+        self.tally.dropped += before - self.ready();
         ranges
     }
 
@@ -641,6 +647,8 @@ impl<B: Clone> Stream<B> {
             .map(|entry| u64::from(entry.cost_bytes))
             .sum();
         stream.kept_bytes = stream.bytes;
+        let bodies = saved.entries.iter();
+        stream.ready_bytes = bodies.map(|entry| u64::from(entry.body_bytes)).sum();
         stream.entries = saved.entries.into();
         stream.tally = saved.tally;
         stream.reach_delivered(saved.cursor);
@@ -675,7 +683,7 @@ impl<B: Clone> Stream<B> {
 mod tests {
     use super::*;
 
-    fn stream(messages: u64) -> Stream<u64> {
+    pub(super) fn stream(messages: u64) -> Stream<u64> {
         let mut stream = Stream::new(
             StreamId(1),
             VhostId(1),

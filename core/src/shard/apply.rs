@@ -16,6 +16,7 @@ use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
 use crate::port::{Extra, GroupKey, Member, OpenSession, Parting, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
+use crate::shard::limit::end_of;
 use crate::shard::matching::{self, Wanted};
 use crate::shard::wills;
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
@@ -49,7 +50,8 @@ impl Shard<Position> {
                     message,
                 } => {
                     let extra = extra.as_deref();
-                    self.apply_publish(mark, position, (&streams, by_topic, extra), &message);
+                    let to = (&streams[..], by_topic, extra);
+                    self.apply_publish(clock, mark, position, to, &message);
                 }
             }
         }
@@ -58,6 +60,7 @@ impl Shard<Position> {
 
     fn apply_publish(
         &mut self,
+        clock: UnixMs,
         mark: Mark,
         position: Position,
         (streams, by_topic, extra): (&[StreamId], Option<VhostId>, Option<&Extra>),
@@ -65,7 +68,7 @@ impl Shard<Position> {
     ) {
         if extra.is_some_and(|extra| extra.handed.is_some()) {
             // By the shard itself: no publisher numbered it.
-            self.store(streams, by_topic, extra, message, &position);
+            self.store(clock, streams, by_topic, extra, message, &position);
             return;
         }
         let last = self.lanes.entry(mark.lane).or_default();
@@ -74,9 +77,10 @@ impl Shard<Position> {
             PublishOutcome::Routed
         } else {
             *last = mark.sequence;
-            self.store(streams, by_topic, extra, message, &position)
+            self.store(clock, streams, by_topic, extra, message, &position)
         };
         if let Some(worker) = self.worker_of(mark.lane) {
+            let outcome = self.whole_outcome(worker, mark.sequence, outcome);
             self.outbox.published(worker, mark.sequence, outcome);
         }
     }
@@ -86,6 +90,7 @@ impl<B: Place> Shard<B> {
     /// Puts a message into its named streams and every matching session's.
     pub(crate) fn store(
         &mut self,
+        clock: UnixMs,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
         extra: Option<&Extra>,
@@ -94,11 +99,11 @@ impl<B: Place> Shard<B> {
     ) -> PublishOutcome {
         if let Some(extra) = extra {
             if let (Some(handed), Some(stream)) = (extra.handed, streams.first()) {
-                self.store_value(*stream, handed, message, place);
+                self.store_value(clock, *stream, handed, message, place);
                 return PublishOutcome::Routed;
             }
             if let Some(once) = extra.once {
-                return self.store_once(once, (streams, by_topic, extra), message, place);
+                return self.store_once(clock, once, (streams, by_topic, extra), message, place);
             }
             if let Some(vhost) = extra.keep {
                 self.values.put(vhost, Arc::new(message.detached()));
@@ -129,7 +134,10 @@ impl<B: Place> Shard<B> {
             let Some(stream) = self.streams[at as usize].as_deref_mut() else {
                 continue;
             };
-            let entry = entry(stream, message.quality, 0, false, false);
+            let mut entry = entry(stream, message.quality, 0, false, false);
+            entry.expires = end_of(message, &stream.limits, clock);
+            stream.note_end(entry.expires, clock);
+            stream.came(entry.body_bytes);
             self.queues.bytes += u64::from(entry.cost_bytes);
             self.queues.entries += 1;
             stream.push(entry);
@@ -203,6 +211,7 @@ impl<B: Place> Shard<B> {
     pub(crate) fn insert(&mut self, stream: Stream<B>) -> u32 {
         let (id, vhost) = (stream.id, stream.vhost);
         self.account(stream.is_queue(), Volume::default(), stream.kept());
+        self.limiter.watch(&stream);
         if let Some(session) = stream.session() {
             let (ends, due) = (session.ends(), wills::due(session));
             self.session_ends(id, ends, None);
@@ -231,6 +240,7 @@ impl<B: Place> Shard<B> {
         self.list.retain(|listed| *listed != place);
         self.settles.remove(&id);
         self.heard.forget(id);
+        self.limiter.forget(id, stream.bounds);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
@@ -347,6 +357,7 @@ impl<B: Place> Shard<B> {
                 let life = incarnation & 0xFFFF_FFFF_FFFF;
                 self.lanes.retain(|lane, _| lane.0 >> 16 == life);
                 self.apply_groups_began();
+                self.begin_limits();
                 let open = self.streams.iter().flatten().filter(|stream| {
                     stream
                         .session()
@@ -369,10 +380,10 @@ impl<B: Place> Shard<B> {
                 limits,
             } => self.apply_create(mark, stream, vhost, name, limits.0),
             Change::DeleteStream { stream, only_if } => {
-                let more = only_if.is_some_and(|held| {
+                let more = only_if.is_some_and(|out| {
                     self.stream_mut(stream).is_some_and(|stream| {
-                        let mut present = stream.present();
-                        present.any(|(offset, ..)| held.binary_search(&Offset(offset)).is_err())
+                        let mut kept = stream.kept_offsets();
+                        kept.any(|offset| out.binary_search(&Offset(offset)).is_err())
                     })
                 });
                 if more {
@@ -391,6 +402,7 @@ impl<B: Place> Shard<B> {
             }
             Change::Taken { stream, key } => self.apply_taken(mark, stream, key),
             Change::Forgotten { stream, key } => self.apply_forgotten(mark, stream, key),
+            Change::SetLimits { stream, limits } => self.apply_limits(mark, stream, limits.0),
             Change::Received { stream, ranges } => self.apply_received(mark, stream, &ranges),
             Change::Delivered { stream, until } => {
                 if let Some(stream) = self.stream_mut(stream) {

@@ -6,6 +6,7 @@
 
 use crate::address::{Address, TopicFilter};
 use crate::authority::{Action, Circumstances, Principal, Question, Resource};
+use crate::death::DeathReason;
 use crate::dispatch::{Choice, Reader, travel_units};
 use crate::gateway::Delivery;
 use crate::id::{Now, Offset, StreamId, UnixMs};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 impl<B: Place> Shard<B> {
     /// Hands out whatever can be, from every stream that changed since the last call.
     pub fn dispatch(&mut self, now: Now, bodies: &mut dyn Bodies<B>) {
+        self.now = now;
         if self.authority.generation() != self.verdict_generation {
             self.renew_rights();
         }
@@ -29,6 +31,9 @@ impl<B: Place> Shard<B> {
             };
             stream.listed = false;
             self.dispatch_stream(now, &mut stream, bodies);
+            if stream.is_queue() {
+                self.enforce(now, &mut stream);
+            }
             self.note_cursor(&stream);
             self.streams[place as usize] = Some(stream);
         }
@@ -38,6 +43,7 @@ impl<B: Place> Shard<B> {
         }
         self.answer_pages();
         self.tell_partings();
+        self.plan(now);
         if !self.settles.is_empty() {
             self.settles_since.get_or_insert(now.monotonic);
         }
@@ -78,8 +84,10 @@ impl<B: Place> Shard<B> {
             let Some(entry) = stream.entry(offset).cloned() else {
                 break;
             };
-            if ended(&entry, now.unix) {
-                self.drop_message(stream, offset);
+            // What ended before it could be handed out has its one chance.
+            let over = ended(&entry, now.unix);
+            if over && (offset < stream.bounds.seen || !stream.is_queue()) {
+                self.end_message(stream, offset);
                 continue;
             }
             // One damaged message must not hold up those behind it; it stays, for whoever can mend it.
@@ -89,6 +97,7 @@ impl<B: Place> Shard<B> {
             };
             match self.choose(stream, only, &entry, &message) {
                 Choice::Reader(place) => self.hand_out(stream, place, offset, &entry, message),
+                Choice::NoRoom | Choice::Nobody if over => self.end_message(stream, offset),
                 Choice::NoRoom => break,
                 Choice::Nobody => self.nobody_may(stream, offset, &entry, &message),
             }
@@ -167,6 +176,14 @@ impl<B: Place> Shard<B> {
             address: Address(Bytes::copy_from_slice(&address.0)),
         });
         withheld.count += 1;
+    }
+
+    /// A message's time is over. Only queues send on what they drop.
+    pub(super) fn end_message(&mut self, stream: &mut Stream<B>, offset: u64) {
+        match stream.is_queue() {
+            true => self.bury(stream, offset, DeathReason::Expired),
+            false => self.drop_message(stream, offset),
+        }
     }
 
     pub(super) fn drop_message(&mut self, stream: &mut Stream<B>, offset: u64) {
@@ -255,19 +272,19 @@ impl<B: Place> Shard<B> {
 
     /// Drops what has ended at the head of a stream, so that counts tell what is there.
     pub(crate) fn drop_expired(&mut self, now: UnixMs, id: StreamId) {
-        let Some(&place) = self.by_id.get(&id) else {
-            return;
-        };
-        let Some(mut stream) = self.streams[place as usize].take() else {
-            return;
-        };
+        self.with_stream(id, |shard, stream| match stream.is_queue() {
+            true => shard.bury_ended_first(now, stream),
+            false => shard.drop_ended_first(now, stream),
+        });
+    }
+
+    fn drop_ended_first(&mut self, now: UnixMs, stream: &mut Stream<B>) {
         while let Some(offset) = stream.next() {
             if !stream.entry(offset).is_some_and(|entry| ended(entry, now)) {
                 break;
             }
-            self.drop_message(&mut stream, offset);
+            self.drop_message(stream, offset);
         }
-        self.streams[place as usize] = Some(stream);
     }
 
     /// Whether this principal may be handed messages of this address.

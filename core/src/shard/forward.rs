@@ -23,9 +23,11 @@ use std::sync::Arc;
 const FLYING_MAX: usize = 1024;
 /// ... and what they may cost together, in bytes; one may always go.
 const FLYING_BYTES_MAX: usize = 16 << 20;
+/// Cost of messages that wait and that no stream keeps, in bytes: further ones go nowhere.
+const REFUSED_BYTES_MAX: usize = 16 << 20;
 
 /// What is sent on, and so what is done when it has arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Errand {
     /// A message that its stream dropped: it leaves the stream.
     Letter {
@@ -35,22 +37,29 @@ pub(crate) enum Errand {
     },
     /// A will that is due, by its number.
     Will { number: u64 },
+    /// A message that its stream did not take: nothing is left to do.
+    Refused {
+        stream: StreamId,
+        message: Arc<Message>,
+    },
 }
 
-/// What became of preparing an errand.
-enum Prepared {
-    /// It can go.
-    Ready(Forward),
-    /// There is nothing to send any more, or nowhere to send it.
-    Void,
-    /// The message cannot be read.
-    Unreadable,
+impl Errand {
+    /// The same for all whose order counts.
+    fn number(&self) -> u64 {
+        match self {
+            Errand::Letter { stream, .. } | Errand::Refused { stream, .. } => stream.0,
+            Errand::Will { number } => *number,
+        }
+    }
 }
 
 /// Everything that waits for workers.
 #[derive(Debug, Default)]
 pub(crate) struct Forwards {
     waiting: VecDeque<Errand>,
+    /// What waiting messages cost that no stream keeps.
+    waiting_bytes: usize,
     /// Refused: tried again at the next tick.
     again: Vec<Errand>,
     flying: FxHashMap<u64, (Errand, usize)>,
@@ -63,10 +72,28 @@ impl Forwards {
         self.waiting.push_back(errand);
     }
 
+    /// A message that its stream did not take; not when too many wait already.
+    pub(super) fn refuse(&mut self, stream: StreamId, message: &Arc<Message>) -> bool {
+        let room = self.waiting_bytes < REFUSED_BYTES_MAX;
+        if room {
+            self.waiting_bytes += message.cost_bytes();
+            let message = message.clone();
+            self.waiting.push_back(Errand::Refused { stream, message });
+        }
+        room
+    }
+
     fn next(&mut self) -> Option<Errand> {
         let room = self.flying.is_empty()
             || (self.flying.len() < FLYING_MAX && self.flying_bytes < FLYING_BYTES_MAX);
-        room.then(|| self.waiting.pop_front()).flatten()
+        if !room {
+            return None;
+        }
+        let errand = self.waiting.pop_front()?;
+        if let Errand::Refused { message, .. } = &errand {
+            self.waiting_bytes -= message.cost_bytes();
+        }
+        Some(errand)
     }
 
     fn depart(&mut self, errand: Errand, cost_bytes: usize) -> u64 {
@@ -84,7 +111,12 @@ impl Forwards {
 
     /// What was refused waits for its turn again.
     pub(super) fn retry(&mut self) {
-        self.waiting.extend(self.again.drain(..));
+        for errand in self.again.drain(..) {
+            if let Errand::Refused { message, .. } = &errand {
+                self.waiting_bytes += message.cost_bytes();
+            }
+            self.waiting.push_back(errand);
+        }
     }
 }
 
@@ -92,65 +124,62 @@ impl<B: Place> Shard<B> {
     /// Sends on what waits, as much as may be on its way.
     pub(super) fn send_forwards(&mut self, now: Now, bodies: &mut dyn Bodies<B>) {
         while let Some(errand) = self.forwards.next() {
-            match self.prepare(now.unix, errand, bodies) {
-                Prepared::Ready(mut forward) => {
-                    forward.id = self.forwards.depart(errand, forward.message.cost_bytes());
-                    let worker = self.forwarder(errand);
-                    self.outbox
-                        .event(worker, ShardEvent::Forward(Box::new(forward)));
-                }
-                Prepared::Void => self.done_with(errand),
-                Prepared::Unreadable => self.keep(errand),
-            }
+            let Some(mut forward) = self.prepare(now.unix, &errand, bodies) else {
+                self.done_with(errand);
+                continue;
+            };
+            let worker = self.worker_for(errand.number());
+            forward.id = self.forwards.depart(errand, forward.message.cost_bytes());
+            let event = ShardEvent::Forward(Box::new(forward));
+            self.outbox.event(worker, event);
         }
     }
 
-    /// The worker that publishes it: always the same for one stream, so that order is kept.
-    fn forwarder(&self, errand: Errand) -> WorkerId {
+    /// The worker that acts for what has this number: always the same, so that order is kept.
+    pub(super) fn worker_for(&self, number: u64) -> WorkerId {
         if !self.journalled() {
             return self.id.host();
         }
-        let number = match errand {
-            Errand::Letter { stream, .. } => stream.0,
-            Errand::Will { number } => number,
-        };
         WorkerId((number % u64::from(self.worker_count.max(1))) as u16)
     }
 
-    fn prepare(&mut self, now: UnixMs, errand: Errand, bodies: &mut dyn Bodies<B>) -> Prepared {
-        match errand {
-            Errand::Letter {
-                stream: id,
-                offset,
-                reason,
-            } => {
-                let Some(stream) = self.stream_mut(id) else {
-                    return Prepared::Void;
-                };
-                let (Some(to), Some(entry)) = (&stream.limits.dead_letter, stream.entry(offset))
-                else {
-                    return Prepared::Void;
-                };
-                let Some(message) = bodies.fetch(&entry.body) else {
-                    return Prepared::Unreadable;
-                };
-                Prepared::Ready(Forward {
-                    id: 0,
-                    vhost: stream.vhost,
-                    message: Arc::new(letter(now, &stream.name, reason, to, &message)),
-                    from: Some(id),
-                })
-            }
-            Errand::Will { number } => match self.due_will(now, number) {
-                Some((vhost, message)) => Prepared::Ready(Forward {
+    /// What is sent; nothing when there is nowhere to send it any more, or when it cannot be read.
+    fn prepare(
+        &mut self,
+        now: UnixMs,
+        errand: &Errand,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Option<Forward> {
+        let (id, message, reason) = match errand {
+            Errand::Will { number } => {
+                let (vhost, message) = self.due_will(now, *number)?;
+                return Some(Forward {
                     id: 0,
                     vhost,
                     message,
                     from: None,
-                }),
-                None => Prepared::Void,
-            },
-        }
+                });
+            }
+            Errand::Letter {
+                stream,
+                offset,
+                reason,
+            } => {
+                let entry = self.stream_mut(*stream)?.entry(*offset)?;
+                (*stream, bodies.fetch(&entry.body)?, *reason)
+            }
+            Errand::Refused { stream, message } => {
+                (*stream, message.clone(), DeathReason::Overflow)
+            }
+        };
+        let stream = self.stream_mut(id)?;
+        let to = stream.limits.dead_letter.as_ref()?;
+        Some(Forward {
+            id: 0,
+            vhost: stream.vhost,
+            message: Arc::new(letter(now, &stream.name, reason, to, &message)),
+            from: Some(id),
+        })
     }
 
     /// A worker's answer.
@@ -174,13 +203,7 @@ impl<B: Place> Shard<B> {
                 self.with_stream(stream, |shard, stream| shard.dismiss(stream, offset));
             }
             Errand::Will { number } => self.will_arrived(number),
-        }
-    }
-
-    /// It can neither be sent nor be forgotten: it stays, for whoever can mend it.
-    fn keep(&mut self, errand: Errand) {
-        if let Errand::Letter { stream, offset, .. } = errand {
-            self.with_stream(stream, |_, stream| stream.stay(offset));
+            Errand::Refused { .. } => {}
         }
     }
 }

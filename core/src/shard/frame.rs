@@ -74,14 +74,22 @@ impl<B: Place> Shard<B> {
 
     /// When [`Shard::timeout`] wants to be called.
     pub fn poll_timeout(&self) -> MonotonicMs {
+        let tick = match self.limiter.wake_at() {
+            Some(at) => at.min(self.next_tick),
+            None => self.next_tick,
+        };
         match self.settles_since {
-            Some(since) if self.journalled() => since.after(SETTLE_LINGER_MS).min(self.next_tick),
-            _ => self.next_tick,
+            Some(since) if self.journalled() => since.after(SETTLE_LINGER_MS).min(tick),
+            _ => tick,
         }
     }
 
     /// Looks for what has become due.
     pub fn timeout(&mut self, now: Now) {
+        self.now = now;
+        if self.limiter.wake_at().is_some_and(|at| at <= now.monotonic) {
+            self.look_at_limits(now);
+        }
         if now.monotonic < self.next_tick {
             return;
         }

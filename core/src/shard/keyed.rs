@@ -173,8 +173,10 @@ impl<B: Place> Shard<B> {
         bodies: &mut dyn Bodies<B>,
     ) -> Option<(Entry<B>, Arc<Message>)> {
         let entry = stream.entry(offset).cloned();
-        if entry.as_ref().is_some_and(|entry| ended(entry, now.unix)) {
-            self.drop_message(stream, offset);
+        let over = entry.as_ref().is_some_and(|entry| ended(entry, now.unix));
+        // What ended before it could be handed out has its one chance.
+        if over && offset < stream.bounds.seen {
+            self.end_message(stream, offset);
             return None;
         }
         let seen = entry.and_then(|entry| {

@@ -1,14 +1,108 @@
-//! What the limits of a stream do to its messages: who is dropped, when, and whether it goes on elsewhere.
+//! What the limits of a stream do: which of its messages are dropped and when, which publishes it refuses, and when
+//! it was not used for too long.
 //!
-//! Owns: dropping for a reason.
+//! Only the leader decides, for only it knows what is ready; that a message leaves is then a record like any
+//! settlement. What ends when is replicated, for time is the frame's.
+//!
+//! Owns: dropping for a reason, the list of what becomes due, refusals.
 //! Never: how a dropped message is sent on (`forward.rs`).
-//! Next: `limits.rs`, which says what can be asked.
+//! Next: `limits.rs`, which says what can be asked; `stream/bounds.rs`.
 
+use super::deliver::ended;
 use super::forward::Errand;
-use super::{Place, Shard};
+use super::questions::no_stream;
+use super::{Place, Shard, Store};
 use crate::death::DeathReason;
-use crate::id::StreamId;
-use crate::stream::Stream;
+use crate::error::ErrorKind;
+use crate::gateway::PublishOutcome;
+use crate::id::{MonotonicMs, Now, Sequence, StreamId, UnixMs, VhostId, WorkerId};
+use crate::limits::{Overflow, StreamLimits};
+use crate::message::Message;
+use crate::port::{ConsumerKey, Extra, ShardEvent, ShardReply};
+use crate::record::Mark;
+use crate::stream::{Bounds, Stream};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is due is looked at no more often than this, in milliseconds.
+const DUE_MS: u64 = 20;
+/// Whether streams are still used is looked at no more often than this, in milliseconds.
+const USES_MS: u64 = 50;
+
+/// What a shard remembers for the limits of all its streams.
+#[derive(Debug, Default)]
+pub(crate) struct Limiter {
+    /// When the first ready message of a stream ends.
+    due: BTreeSet<(UnixMs, StreamId)>,
+    due_at: Option<MonotonicMs>,
+    /// Streams that refuse publishes when they are full.
+    refusing: FxHashSet<StreamId>,
+    /// Publishes that some stream refused while others took them, until those are stored.
+    refused: FxHashSet<(WorkerId, Sequence)>,
+    /// Streams that go when they are not used, and when they last were; absent until somebody looks.
+    uses: FxHashMap<StreamId, Option<MonotonicMs>>,
+    uses_at: Option<MonotonicMs>,
+}
+
+impl Limiter {
+    /// Whether any stream may refuse a publish.
+    pub(super) fn may_refuse(&self) -> bool {
+        !self.refusing.is_empty()
+    }
+
+    /// When something is to be looked at.
+    pub(super) fn wake_at(&self) -> Option<MonotonicMs> {
+        match (self.due_at, self.uses_at) {
+            (Some(due), Some(uses)) => Some(due.min(uses)),
+            (due, uses) => due.or(uses),
+        }
+    }
+
+    /// A stream came, or its limits changed.
+    pub(super) fn watch<B: Clone>(&mut self, stream: &Stream<B>) {
+        match stream.refuses() {
+            true => self.refusing.insert(stream.id),
+            false => self.refusing.remove(&stream.id),
+        };
+        match stream.limits.expires_ms {
+            Some(_) => {
+                self.uses.entry(stream.id).or_default();
+                self.uses_at = Some(MonotonicMs(0));
+            }
+            None => {
+                self.uses.remove(&stream.id);
+            }
+        }
+    }
+
+    /// A stream is gone.
+    pub(super) fn forget(&mut self, id: StreamId, bounds: Bounds) {
+        self.due.remove(&(bounds.due, id));
+        self.refusing.remove(&id);
+        self.uses.remove(&id);
+    }
+
+    fn arm(&mut self, id: StreamId, bounds: &mut Bounds, due: UnixMs) {
+        if bounds.due != due {
+            self.due.remove(&(bounds.due, id));
+            bounds.due = due;
+            if due.0 != 0 {
+                self.due.insert((due, id));
+            }
+        }
+    }
+}
+
+/// When a message ends that a stream takes in at `clock`: 0 is never.
+pub(super) fn end_of(message: &Message, limits: &StreamLimits, clock: UnixMs) -> UnixMs {
+    let own = message.expires.unwrap_or_default();
+    match limits.message_ttl_ms.map(|ms| clock.after(ms)) {
+        Some(end) if own.0 == 0 || end < own => end,
+        _ => own,
+    }
+}
 
 impl<B: Place> Shard<B> {
     /// Drops a message of a stream: it goes where the stream's dropped messages go, if anywhere.
@@ -24,6 +118,250 @@ impl<B: Place> Shard<B> {
             offset,
             reason,
         });
+    }
+
+    /// A delivery comes back: to its place, unless it did so too often.
+    pub(super) fn give_back(&mut self, stream: &mut Stream<B>, offset: u64) {
+        match stream.limits.delivery_limit {
+            Some(limit) if stream.attempts(offset) > limit => {
+                self.bury(stream, offset, DeathReason::DeliveryLimit);
+            }
+            _ => stream.release(offset),
+        }
+    }
+
+    /// Everything a reader holds comes back.
+    pub(super) fn give_all_back(&mut self, id: StreamId, key: ConsumerKey) {
+        self.with_stream(id, |shard, stream| {
+            let Some(number) = stream.readers.find(key).map(|reader| reader.number) else {
+                return;
+            };
+            match stream.limits.delivery_limit {
+                None => {
+                    stream.release_all(number);
+                }
+                Some(_) => {
+                    for offset in stream.held_by(number) {
+                        shard.give_back(stream, offset);
+                    }
+                }
+            }
+        });
+    }
+
+    /// What a queue's limits ask after as much as possible was handed out.
+    pub(super) fn enforce(&mut self, now: Now, stream: &mut Stream<B>) {
+        if std::mem::take(&mut stream.bounds.fleeting) {
+            for offset in stream.bounds.seen..stream.end() {
+                if stream.is_ready(offset) {
+                    self.bury_ended(now.unix, stream, offset);
+                }
+            }
+        }
+        stream.bounds.seen = stream.end();
+        self.bury_ended_first(now.unix, stream);
+        if stream.drops_oldest() {
+            while stream.is_over()
+                && let Some(oldest) = stream.oldest_ready()
+            {
+                self.bury(stream, oldest, DeathReason::Overflow);
+            }
+        }
+        let first = stream.next().and_then(|offset| stream.entry(offset));
+        let due = first.map(|entry| entry.expires).unwrap_or_default();
+        self.limiter.arm(stream.id, &mut stream.bounds, due);
+    }
+
+    fn bury_ended(&mut self, now: UnixMs, stream: &mut Stream<B>, offset: u64) -> bool {
+        let over = stream.entry(offset).is_some_and(|entry| ended(entry, now));
+        if over {
+            self.bury(stream, offset, DeathReason::Expired);
+        }
+        over
+    }
+
+    /// Drops what has ended at the head of a queue.
+    pub(super) fn bury_ended_first(&mut self, now: UnixMs, stream: &mut Stream<B>) {
+        while let Some(offset) = stream.next() {
+            if !self.bury_ended(now, stream, offset) {
+                break;
+            }
+        }
+    }
+
+    /// At the end of a round: when to look again.
+    pub(super) fn plan(&mut self, now: Now) {
+        let first = self.limiter.due.first();
+        self.limiter.due_at = first.map(|(end, _)| {
+            let left = end.0.saturating_sub(now.unix.0);
+            now.monotonic.after(left.max(DUE_MS))
+        });
+    }
+
+    /// Looks for what has ended and for streams that nobody uses.
+    pub(super) fn look_at_limits(&mut self, now: Now) {
+        while let Some(&(end, id)) = self.limiter.due.first() {
+            if end > now.unix {
+                break;
+            }
+            self.limiter.due.pop_first();
+            if let Some(&place) = self.by_id.get(&id) {
+                if let Some(stream) = self.streams[place as usize].as_deref_mut() {
+                    stream.bounds.due = UnixMs(0);
+                }
+                self.list(place);
+            }
+        }
+        self.plan(now);
+        if self.limiter.uses_at.is_some_and(|at| at <= now.monotonic) {
+            self.look_at_uses(now.monotonic);
+        }
+    }
+
+    fn look_at_uses(&mut self, now: MonotonicMs) {
+        let mut uses = std::mem::take(&mut self.limiter.uses);
+        let mut next: Option<MonotonicMs> = None;
+        for (id, used) in &mut uses {
+            let Some(stream) = self.stream_mut(*id) else {
+                continue;
+            };
+            let Some(expires_ms) = stream.limits.expires_ms else {
+                continue;
+            };
+            if stream.readers.attached() > 0 {
+                *used = Some(now);
+            }
+            let end = used.get_or_insert(now).after(expires_ms);
+            if end <= now {
+                // Asked again should the worker not get it done.
+                *used = None;
+                let worker = self.worker_for(id.0);
+                self.outbox
+                    .event(worker, ShardEvent::Unused { stream: *id });
+            }
+            let end = end.max(now.after(USES_MS));
+            next = Some(next.map_or(end, |next| next.min(end)));
+        }
+        self.limiter.uses = uses;
+        self.limiter.uses_at = next;
+    }
+
+    /// A new life of the node: what is there had its chances in the lives before.
+    pub(super) fn begin_limits(&mut self) {
+        for place in 0..self.streams.len() {
+            if let Some(stream) = self.streams[place].as_deref_mut() {
+                stream.bounds.seen = stream.end();
+                if stream.is_queue() && stream.has_next() {
+                    self.list(place as u32);
+                }
+            }
+        }
+    }
+
+    /// Other limits: they count for what is there already, but for the time that messages are given.
+    pub(super) fn apply_limits(&mut self, mark: Mark, id: StreamId, limits: StreamLimits) {
+        let Some(&place) = self.by_id.get(&id) else {
+            return self.answer_result(mark, Err(no_stream()));
+        };
+        self.set_mode(id, limits.mode);
+        if let Some(stream) = self.streams[place as usize].as_deref_mut() {
+            stream.limits = limits;
+            self.limiter.watch(stream);
+            self.list(place);
+        }
+        self.answer(mark, ShardReply::Done);
+    }
+
+    /// Somebody used a stream.
+    pub(super) fn used(&mut self, id: StreamId) {
+        if !self.limiter.uses.is_empty()
+            && let Some(used) = self.limiter.uses.get_mut(&id)
+        {
+            *used = Some(self.now.monotonic);
+        }
+    }
+
+    /// The streams of a publish that take it, when some are full and do not; those count it as refused.
+    pub(super) fn refuse_where_full(
+        &mut self,
+        streams: &[StreamId],
+        message: &Arc<Message>,
+    ) -> Option<SmallVec<[StreamId; 2]>> {
+        let bytes = message.body.len() as u64;
+        let mut takers: SmallVec<[StreamId; 2]> = SmallVec::new();
+        for id in streams {
+            if !self.limiter.refusing.contains(id) {
+                takers.push(*id);
+                continue;
+            }
+            let journalled = self.journalled();
+            let Some(stream) = self.stream_mut(*id) else {
+                continue;
+            };
+            if stream.takes_one_more(bytes) {
+                if journalled {
+                    stream.bounds.coming.entries += 1;
+                    stream.bounds.coming.bytes += bytes;
+                }
+                takers.push(*id);
+                continue;
+            }
+            stream.tally.rejected += 1;
+            let goes_on = stream.limits.overflow == Overflow::RejectAndDeadLetter
+                && stream.limits.dead_letter.is_some();
+            if goes_on && self.forwards.refuse(*id, message) {
+                self.count_dead_letter(*id);
+            }
+        }
+        (takers.len() < streams.len()).then_some(takers)
+    }
+
+    fn count_dead_letter(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream_mut(id) {
+            stream.tally.dead_lettered += 1;
+        }
+    }
+
+    /// Takes what is left of a publish that some stream refused: the publisher is told of the refusal when it is
+    /// stored in the others.
+    pub(super) fn publish_rest(
+        &mut self,
+        (from, sequence): (WorkerId, Sequence),
+        takers: &[StreamId],
+        by_topic: Option<VhostId>,
+        extra: Option<&Extra>,
+        message: &Arc<Message>,
+    ) where
+        Self: Store<B>,
+    {
+        let none = takers.is_empty() && by_topic.is_none() && extra.is_none();
+        let told = sequence.0 != 0;
+        if none && told {
+            let outcome = PublishOutcome::Refused(ErrorKind::QuotaExceeded);
+            self.outbox.published(from, sequence, outcome);
+        }
+        if none {
+            return;
+        }
+        if told {
+            self.limiter.refused.insert((from, sequence));
+        }
+        self.publish(from, sequence, takers, by_topic, extra, message);
+    }
+
+    /// The whole outcome of a publish that is stored now.
+    pub(super) fn whole_outcome(
+        &mut self,
+        from: WorkerId,
+        sequence: Sequence,
+        outcome: PublishOutcome,
+    ) -> PublishOutcome {
+        let refused =
+            !self.limiter.refused.is_empty() && self.limiter.refused.remove(&(from, sequence));
+        match refused {
+            true => PublishOutcome::Refused(ErrorKind::QuotaExceeded),
+            false => outcome,
+        }
     }
 
     /// Takes a stream out for as long as `act` needs both it and the shard.

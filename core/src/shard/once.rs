@@ -9,7 +9,7 @@
 use super::questions::no_session;
 use super::{Place, Shard};
 use crate::gateway::{OnceKey, PublishOutcome};
-use crate::id::{StreamId, VhostId};
+use crate::id::{StreamId, UnixMs, VhostId};
 use crate::message::Message;
 use crate::once::Keys;
 use crate::port::{Extra, Once, ShardReply};
@@ -31,6 +31,7 @@ impl<B: Place> Shard<B> {
     #[cold]
     pub(super) fn store_once(
         &mut self,
+        clock: UnixMs,
         once: Once,
         (streams, by_topic, extra): (&[StreamId], Option<VhostId>, &Extra),
         message: &Message,
@@ -55,7 +56,7 @@ impl<B: Place> Shard<B> {
             once: None,
             ..extra.clone()
         };
-        let outcome = self.store(streams, by_topic, Some(&plain), message, place);
+        let outcome = self.store(clock, streams, by_topic, Some(&plain), message, place);
         if matches!(outcome, PublishOutcome::Refused(_)) {
             return outcome;
         }

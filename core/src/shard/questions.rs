@@ -60,7 +60,7 @@ impl<B: Place> Shard<B> {
                     .is_some_and(|stream| stream.readers.attached() > 0);
                 if !(if_unused && used) {
                     // What is handed out does not count; only the leader knows what that is.
-                    let only_if = if_empty.then(|| self.held_offsets(stream));
+                    let only_if = if_empty.then(|| self.out_offsets(stream));
                     let change = Change::DeleteStream { stream, only_if };
                     return self.change(now.unix, mark, change);
                 }
@@ -72,6 +72,20 @@ impl<B: Place> Shard<B> {
                     return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
                 }
                 None => Err(no_stream()),
+            },
+            Question::Declared { stream } => {
+                self.used(stream);
+                return self.ask(now, from, ticket, Question::Stat { stream }, bodies);
+            }
+            Question::SetLimits { stream, limits } => {
+                let limits = AsJson(limits);
+                return self.change(now.unix, mark, Change::SetLimits { stream, limits });
+            }
+            Question::Seek { stream, to } => match self.seek(stream, to, bodies) {
+                Ok(ranges) => {
+                    return self.change(now.unix, mark, Change::Purge { stream, ranges });
+                }
+                Err(why) => Err(why),
             },
             Question::Stat { stream } => {
                 self.drop_expired(now.unix, stream);
@@ -121,6 +135,7 @@ impl<B: Place> Shard<B> {
                 presettled,
             } => {
                 self.drop_expired(now.unix, stream);
+                self.used(stream);
                 let who = (consumer, principal, vhost);
                 self.get(now, stream, who, presettled, bodies)
             }
@@ -287,6 +302,7 @@ impl<B: Place> Shard<B> {
     }
 
     fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+        self.used(attach.stream);
         let receives_all = self.receives_all(&attach.principal, &attach.vhost);
         let stream = self.stream_mut(attach.stream).ok_or_else(no_stream)?;
         let others = stream.readers.attached() > 0;
@@ -483,7 +499,7 @@ impl<B: Place> Shard<B> {
     }
 }
 
-fn no_stream() -> Refusal {
+pub(super) fn no_stream() -> Refusal {
     Refusal::new(ErrorKind::NotFound, "the queue is gone")
 }
 

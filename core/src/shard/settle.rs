@@ -10,18 +10,14 @@ use crate::gateway::Outcome;
 use crate::id::{ConnectionId, Now, Offset, StreamId, UnixMs};
 use crate::port::{ConsumerKey, ShardEvent};
 use crate::record::{Change, Mark};
-use crate::stream::Stream;
+use crate::stream::{Stream, extend};
 
 impl<B: Place> Shard<B> {
     /// One settled offset: at once where nothing is journalled, else by the next frame.
     pub(crate) fn dismiss(&mut self, stream: &mut Stream<B>, offset: u64) {
         if self.journalled() {
             stream.leave(offset);
-            let ranges = self.settles.entry(stream.id).or_default();
-            match ranges.last_mut() {
-                Some((_, last)) if last.0 + 1 == offset => *last = Offset(offset),
-                _ => ranges.push((Offset(offset), Offset(offset))),
-            }
+            extend(self.settles.entry(stream.id).or_default(), offset);
         } else {
             let before = stream.kept();
             stream.remove(offset);
@@ -53,7 +49,7 @@ impl<B: Place> Shard<B> {
                 }
                 count += 1;
                 match outcome {
-                    Outcome::Released => stream.release(offset),
+                    Outcome::Released => self.give_back(&mut stream, offset),
                     Outcome::Accepted => {
                         stream.tally.settled += 1;
                         self.dismiss(&mut stream, offset);
@@ -82,9 +78,10 @@ impl<B: Place> Shard<B> {
         }
     }
 
-    pub(super) fn held_offsets(&mut self, id: StreamId) -> Vec<Offset> {
+    /// What only the leader knows to be out of the stream's hands: with a reader, or on its way out.
+    pub(super) fn out_offsets(&mut self, id: StreamId) -> Vec<Offset> {
         self.stream_mut(id)
-            .map(|stream| stream.held_offsets())
+            .map(|stream| stream.out_offsets())
             .unwrap_or_default()
     }
 
@@ -142,6 +139,10 @@ impl<B: Place> Shard<B> {
         let Some(&place) = self.by_id.get(&id) else {
             return;
         };
+        self.used(id);
+        if all {
+            self.give_all_back(id, key);
+        }
         let Some(stream) = self.streams[place as usize].as_deref_mut() else {
             return;
         };
@@ -149,10 +150,7 @@ impl<B: Place> Shard<B> {
             return;
         };
         let was_attached = std::mem::replace(&mut reader.attached, false);
-        let (number, holds) = (reader.number, reader.held > 0);
-        if all {
-            stream.release_all(number);
-        }
+        let holds = reader.held > 0;
         if all || !holds {
             stream.readers.remove(key);
         }

@@ -11,11 +11,12 @@
 //! Owns: watches, the pages on their way into a stream, when the next page may come.
 //! Never: the values themselves (`values.rs`).
 
+use super::limit::end_of;
 use super::values::PAGE_VALUES_MAX;
 use super::{Place, Shard, Store};
 use crate::address::{Address, TopicFilter};
 use crate::error::{ErrorKind, Refusal};
-use crate::id::{ConnectionId, Sequence, StreamId, VhostId, WorkerId};
+use crate::id::{ConnectionId, Sequence, StreamId, UnixMs, VhostId, WorkerId};
 use crate::message::{Message, Quality};
 use crate::port::{Extra, HandIn, Handed, ReadingKey, ShardReply, Ticket};
 use crate::stream::Entry;
@@ -229,6 +230,7 @@ impl<B: Place> Shard<B> {
     /// Puts a value into the stream it was handed in for.
     pub(super) fn store_value(
         &mut self,
+        clock: UnixMs,
         id: StreamId,
         handed: Handed,
         message: &Message,
@@ -249,9 +251,11 @@ impl<B: Place> Shard<B> {
             stream.tally.dropped += 1;
             return;
         }
+        let expires = end_of(message, &stream.limits, clock);
+        stream.note_end(expires, clock);
         stream.push(Entry {
             body: place.clone(),
-            expires: message.expires.unwrap_or_default(),
+            expires,
             cost_bytes: u32::try_from(message.cost_bytes()).unwrap_or(u32::MAX),
             identifier: handed.identifier,
             quality: message.quality.min(handed.quality),

@@ -157,7 +157,7 @@ impl Worker {
                 shard,
                 connection,
                 Step::Counted { token },
-                Question::Stat { stream },
+                Question::Declared { stream },
             );
             return Ok(());
         }

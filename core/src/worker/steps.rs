@@ -200,7 +200,7 @@ impl Worker {
                             shard,
                             connection,
                             Step::Counted { token },
-                            Question::Stat { stream: id },
+                            Question::Declared { stream: id },
                         );
                     } else {
                         let (name, limits) = {
@@ -243,7 +243,7 @@ impl Worker {
                     shard,
                     connection,
                     Step::Counted { token },
-                    Question::Stat { stream },
+                    Question::Declared { stream },
                 ),
                 Err(why) => self.done(connection, token, Err(why)),
             },

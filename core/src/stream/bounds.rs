@@ -1,0 +1,183 @@
+//! A stream's ready messages as its limits see them: how many, how large, which is the oldest.
+//!
+//! Owns: looking at and taking from the ready ones out of turn.
+//! Never: decides that one must go (`shard/limit.rs`, `shard/seek.rs`).
+
+use super::{SlotState, Stream};
+use crate::id::{Offset, UnixMs};
+use crate::limits::{Mode, Overflow};
+
+/// First and last offset of each run.
+pub type Ranges = Vec<(Offset, Offset)>;
+
+/// Appends an offset, widening the last range when it continues it.
+pub fn extend(ranges: &mut Ranges, offset: u64) {
+    match ranges.last_mut() {
+        Some((_, last)) if last.0 + 1 == offset => *last = Offset(offset),
+        _ => ranges.push((Offset(offset), Offset(offset))),
+    }
+}
+
+impl<B: Clone> Stream<B> {
+    /// Bytes of the bodies of ready messages.
+    pub fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
+    }
+
+    /// The lowest ready offset, also when nobody may receive it now.
+    pub fn oldest_ready(&self) -> Option<u64> {
+        let aside = self.aside.first().copied();
+        match (self.next(), aside) {
+            (Some(next), Some(aside)) => Some(next.min(aside)),
+            (next, aside) => next.or(aside),
+        }
+    }
+
+    /// Whether a message is there and with nobody.
+    pub fn is_ready(&self, offset: u64) -> bool {
+        let at = offset.checked_sub(self.base);
+        let slot = at.and_then(|at| self.slots.get(at as usize));
+        match slot {
+            Some(slot) => slot.state == SlotState::Ready,
+            None => (self.cursor()..self.end()).contains(&offset),
+        }
+    }
+
+    /// Whether it bounds its ready messages, and by dropping the oldest.
+    pub fn drops_oldest(&self) -> bool {
+        self.is_bounded() && self.limits.overflow == Overflow::DropOldest
+    }
+
+    /// Whether it bounds its ready messages, and by refusing further ones.
+    pub fn refuses(&self) -> bool {
+        self.is_bounded() && self.limits.overflow != Overflow::DropOldest
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.limits.messages_max.is_some() || self.limits.bytes_max.is_some()
+    }
+
+    /// Whether more is ready than may be.
+    pub fn is_over(&self) -> bool {
+        self.allows_not(self.ready(), self.ready_bytes)
+    }
+
+    /// Whether a message of so many bytes would still find room, after what was let in before it.
+    pub fn takes_one_more(&self, bytes: u64) -> bool {
+        let all = self.ready() + self.bounds.coming.entries + 1;
+        // What a reader is handed at once is never in the way.
+        let only_lead = matches!(self.limits.mode, Mode::Exclusive | Mode::Failover);
+        let staying = all.saturating_sub(self.readers.room(only_lead));
+        let staying_bytes = match staying {
+            0 => 0,
+            _ => self.ready_bytes + self.bounds.coming.bytes + bytes,
+        };
+        !self.allows_not(staying, staying_bytes)
+    }
+
+    /// What comes at `clock` ends then.
+    pub fn note_end(&mut self, end: UnixMs, clock: UnixMs) {
+        self.bounds.fleeting |= end.0 != 0 && end <= clock;
+    }
+
+    /// Something that was let in is stored.
+    pub fn came(&mut self, bytes: u32) {
+        let coming = &mut self.bounds.coming;
+        if coming.entries > 0 {
+            coming.entries -= 1;
+            coming.bytes = coming.bytes.saturating_sub(u64::from(bytes));
+        }
+    }
+
+    fn allows_not(&self, messages: u64, bytes: u64) -> bool {
+        let over = |most: Option<u64>, has: u64| most.is_some_and(|most| has > most);
+        over(self.limits.messages_max, messages) || over(self.limits.bytes_max, bytes)
+    }
+
+    /// Settles every ready message below an offset, so that nobody gets it any more.
+    pub fn leave_below(&mut self, end: u64) -> Ranges {
+        let mut ranges = Ranges::new();
+        while let Some(offset) = self.oldest_ready().filter(|offset| *offset < end) {
+            self.leave(offset);
+            extend(&mut ranges, offset);
+        }
+        ranges
+    }
+
+    /// Everything handed out from an offset on goes back to its place; names the holder of each.
+    pub fn take_back(&mut self, from: u64) -> Vec<u32> {
+        let first = from.saturating_sub(self.base) as usize;
+        let mut holders = Vec::new();
+        for at in first..self.slots.len() {
+            if let SlotState::Held(holder) = self.slots[at].state {
+                self.release(self.base + at as u64);
+                holders.push(holder);
+            }
+        }
+        holders
+    }
+
+    /// Offsets this consumer holds, in order.
+    pub fn held_by(&self, holder: u32) -> Vec<u64> {
+        let slots = (self.base..).zip(&self.slots);
+        let held = slots.filter(|(_, slot)| slot.state == SlotState::Held(holder));
+        held.map(|(offset, _)| offset).collect()
+    }
+
+    /// Offsets that were handed out and are not gone, settled or not, in order.
+    pub fn out_offsets(&self) -> Vec<Offset> {
+        let slots = (self.base..).zip(&self.slots);
+        let out =
+            slots.filter(|(_, slot)| matches!(slot.state, SlotState::Held(_) | SlotState::Leaving));
+        out.map(|(offset, _)| Offset(offset)).collect()
+    }
+
+    /// Offsets that are not gone, in order: the same on every replica.
+    pub fn kept_offsets(&self) -> impl Iterator<Item = u64> {
+        (self.base..self.end()).filter(|offset| {
+            let slot = self.slots.get((offset - self.base) as usize);
+            slot.is_none_or(|slot| slot.state != SlotState::Gone)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::stream;
+    use crate::id::Offset;
+
+    #[test]
+    fn ready_bytes_follow_every_way_a_message_can_go() {
+        let mut stream = stream(5);
+        assert_eq!(stream.ready_bytes(), 25);
+        stream.hold(0, 1);
+        stream.hold(1, 1);
+        stream.set_aside(2);
+        assert_eq!(stream.ready_bytes(), 15);
+        stream.release(1);
+        assert_eq!(stream.ready_bytes(), 20);
+        stream.leave(2);
+        stream.remove(4);
+        assert_eq!(stream.ready_bytes(), 10);
+        stream.remove(2);
+        stream.remove(0);
+        assert_eq!((stream.ready(), stream.ready_bytes()), (2, 10));
+        stream.leave(3);
+        stream.remove(3);
+        assert_eq!((stream.ready(), stream.ready_bytes()), (1, 5));
+    }
+
+    #[test]
+    fn what_is_below_leaves_and_what_is_held_above_comes_back() {
+        let mut stream = stream(6);
+        for offset in [0, 1, 3, 4] {
+            stream.hold(offset, offset as u32);
+        }
+        stream.release(1);
+        let ranges = stream.leave_below(3);
+        assert_eq!(ranges, [(Offset(1), Offset(2))]);
+        assert_eq!(stream.take_back(3), [3, 4]);
+        assert_eq!((stream.ready(), stream.held()), (3, 1));
+        assert_eq!((stream.next(), stream.attempts(3)), (Some(3), 1));
+    }
+}
