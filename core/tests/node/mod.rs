@@ -78,6 +78,8 @@ pub struct Node {
     pub last_is_untold: bool,
     /// What data shards say is lost: as if the node died before it was heard.
     pub hold_events: bool,
+    /// What shards told [`OUTSIDE`].
+    pub told: Vec<ShardEvent>,
 }
 
 pub fn shard(
@@ -142,6 +144,7 @@ impl Node {
             frames_left: None,
             last_is_untold: false,
             hold_events: false,
+            told: Vec::new(),
             fabric,
             authority,
         };
@@ -293,6 +296,10 @@ impl Node {
                 }
                 for (worker, events) in data.shard.events() {
                     moved = true;
+                    if worker == OUTSIDE {
+                        self.told.extend(events);
+                        continue;
+                    }
                     if self.hold_events {
                         continue;
                     }
@@ -330,7 +337,9 @@ impl Node {
                 }
             },
             Outgoing::Events { to, from, events } => {
-                if to != OUTSIDE {
+                if to == OUTSIDE {
+                    self.told.extend(events);
+                } else {
                     self.workers[usize::from(to.0)].shard_events(self.now, from, events);
                 }
             }
@@ -459,6 +468,18 @@ impl Node {
 
     /// What the stream's shard tells of it: by its name in the vhost `/`.
     pub fn stat(&mut self, name: &str) -> StreamStat {
+        match self.question(name, |stream| Question::Stat { stream }) {
+            Ok(ShardReply::Stat(stat)) => *stat,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Asks the shard of a stream from without, as a console would.
+    pub fn question(
+        &mut self,
+        name: &str,
+        question: impl FnOnce(StreamId) -> Question,
+    ) -> Result<ShardReply, ErrorKind> {
         let (id, home) = {
             let meta = self.fabric.meta();
             let vhost = meta.vhost("/").unwrap().id;
@@ -466,41 +487,24 @@ impl Node {
             let found = found.expect("the stream is there");
             (found.id, found.shard)
         };
-        let question = Question::Stat { stream: id };
         let mut ask = vec![ShardRequest::Ask {
-            ticket: u64::MAX,
-            question,
+            ticket: 1,
+            question: question(id),
         }];
-        let mut told = Vec::new();
+        self.told.clear();
         match self.data.get_mut(&home) {
-            Some(data) => {
-                data.shard
-                    .handle(self.now, WorkerId(0), &mut ask, &mut &data.journal);
-                for (worker, events) in data.shard.events() {
-                    told.extend(events.iter().cloned());
-                    self.workers[usize::from(worker.0)].shard_events(self.now, home, events);
-                }
-            }
+            Some(data) => data
+                .shard
+                .handle(self.now, OUTSIDE, &mut ask, &mut &data.journal),
             None => {
                 // Asked from without, or the answer would stay inside the worker.
                 let host = usize::from(home.host().0);
                 self.workers[host].shard_requests(self.now, OUTSIDE, ask);
-                self.workers[host].turn(self.now);
-                let outgoing: Vec<Outgoing> = self.workers[host].outgoing().collect();
-                for out in outgoing {
-                    match out {
-                        Outgoing::Events { to, events, .. } if to == OUTSIDE => told.extend(events),
-                        other => self.carry(host, other),
-                    }
-                }
             }
         }
         self.settle();
-        let mut answers = told.into_iter().filter_map(|event| match event {
-            ShardEvent::Reply {
-                result: Ok(ShardReply::Stat(stat)),
-                ..
-            } => Some(*stat),
+        let mut answers = self.told.drain(..).filter_map(|event| match event {
+            ShardEvent::Reply { result, .. } => Some(result.map_err(|why| why.kind)),
             _ => None,
         });
         answers.next().expect("a settled node answers at once")
