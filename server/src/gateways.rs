@@ -263,6 +263,11 @@ pub fn queue_arguments(
     Ok((read.limits, read.arguments))
 }
 
+/// How the API names a group of shared subscriptions: as its members subscribe.
+pub fn group_name(group: &str, filter: &TopicFilter) -> String {
+    format!("$share/{group}/{filter}")
+}
+
 /// The filter that a binding's pattern of the API stands for.
 ///
 /// # Errors

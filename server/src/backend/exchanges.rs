@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anabranch_admin::backend::{BackendError, Identity, WhichBindings};
 use anabranch_admin::model::{Binding, Exchange};
-use anabranch_core::address::{Address, TopicFilter};
+use anabranch_core::address::{AddressError, TopicFilter};
 use anabranch_core::gateway::{BindTo, BindingSpec, Command, ExchangeDeclare, ExchangeKind};
 use anabranch_core::meta::Target;
 use anabranch_core::properties::Value as Neutral;
@@ -205,21 +205,29 @@ impl NodeBackend {
             pattern: gateways::filter_pattern(ExchangeKind::Topic, filter),
             ..Binding::default()
         };
+        let named = |id| vhosts.iter().find(|(known, _)| *known == id);
         for (_, stat) in self.stats().await {
-            let (Some(client), Some((_, vhost))) = (
-                &stat.session,
-                vhosts.iter().find(|(id, _)| *id == stat.vhost),
-            ) else {
+            let (Some(client), Some((_, vhost))) = (&stat.session, named(stat.vhost)) else {
                 continue;
             };
             if !which.fits(vhost, exchange, client) {
                 continue;
             }
-            for spec in &stat.filters {
-                if list.len() >= CLIENT_BINDINGS_MAX {
-                    return list;
-                }
-                list.push(row(vhost, "session", client.to_string(), &spec.filter));
+            let filters = stat.filters.iter();
+            list.extend(filters.map(|of| row(vhost, "session", client.to_string(), &of.filter)));
+            if list.len() >= CLIENT_BINDINGS_MAX {
+                list.truncate(CLIENT_BINDINGS_MAX);
+                return list;
+            }
+        }
+        for (_, of) in self.groups().await {
+            let (Some((group, filter)), Some((_, vhost))) = (&of.stat.group, named(of.stat.vhost))
+            else {
+                continue;
+            };
+            let name = gateways::group_name(group, filter);
+            if list.len() < CLIENT_BINDINGS_MAX && which.fits(vhost, exchange, &name) {
+                list.push(row(vhost, "group", name, filter));
             }
         }
         list
@@ -242,8 +250,9 @@ impl NodeBackend {
             }
         };
         let kind = self.kind_of(&binding.vhost, &binding.exchange)?;
-        let filter = gateways::pattern_filter(kind, &binding.pattern)
-            .map_err(|error| BackendError::Invalid(format!("pattern: {error}")))?;
+        let invalid = |error: AddressError| BackendError::Invalid(format!("pattern: {error}"));
+        let filter = gateways::pattern_filter(kind, &binding.pattern).map_err(invalid)?;
+        let (key, _) = gateways::key_address(&binding.pattern).map_err(invalid)?;
         let mut arguments = binding.arguments;
         let retained = match arguments.remove(gateways::RETAINED_ARGUMENT) {
             None => false,
@@ -256,7 +265,7 @@ impl NodeBackend {
         let spec = BindingSpec {
             exchange: Arc::from(binding.exchange),
             to,
-            key: Address(filter.0.clone()),
+            key,
             filter,
             retained,
             arguments: table_from_json(&arguments),

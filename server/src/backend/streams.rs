@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anabranch_admin::backend::{BackendError, Identity};
-use anabranch_admin::model::{DeclareStream, Stream, Subscription};
+use anabranch_admin::model::{DeclareStream, Member, Stream, Subscription};
 use anabranch_core::authority::{Action, Resource};
 use anabranch_core::gateway::{Command, Reply, StreamDeclare};
 use anabranch_core::id::{ShardId, StreamId};
 use anabranch_core::meta::{Meta, Stream as Registered, StreamState};
-use anabranch_core::port::{Question, ShardReply, StreamStat};
+use anabranch_core::port::{GroupStat, Question, ShardReply, StreamStat};
 use anabranch_driver::Call;
 
 use super::policies::{limit_words, mode_word};
@@ -47,8 +47,24 @@ impl NodeBackend {
         all
     }
 
+    /// Groups of shared subscriptions of all shards, with their shard.
+    pub(super) async fn groups(&self) -> Vec<(ShardId, GroupStat)> {
+        let mut all = Vec::new();
+        for shard in self.parts.asker.shards() {
+            match self.parts.asker.ask(shard, Question::Groups).await {
+                Ok(ShardReply::Groups(groups)) => {
+                    all.extend(groups.into_iter().map(|group| (shard, group)));
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%shard, %error, "a shard's groups were not counted"),
+            }
+        }
+        all
+    }
+
     pub(super) async fn list_streams(&self, vhost: Option<&str>) -> Done<Vec<Stream>> {
         let stats = self.stats().await;
+        let groups = self.groups().await;
         let mut by_id: HashMap<StreamId, StreamStat> = HashMap::new();
         let mut sessions = Vec::new();
         for (shard, stat) in stats {
@@ -68,20 +84,20 @@ impl NodeBackend {
             drop(meta);
             let here = sessions.iter().filter(|(_, stat)| stat.vhost == id);
             list.extend(here.map(|(shard, stat)| row_of_session(&name, *shard, stat)));
+            let here = groups.iter().filter(|(_, group)| group.stat.vhost == id);
+            list.extend(here.filter_map(|(shard, group)| row_of_group(&name, *shard, group)));
         }
         list.sort_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
         Ok(list)
     }
 
     pub(super) async fn one_stream(&self, vhost: &str, name: &str) -> Done<Stream> {
-        let place = self.place(vhost, name).await?;
-        if place.session {
-            let all = self.list_streams(Some(vhost)).await?;
-            let found = all
-                .into_iter()
-                .find(|row| row.kind == "session" && row.name == name);
-            return found.ok_or_else(|| no_stream(vhost, name));
-        }
+        let place = match self.place(vhost, name).await {
+            Ok(place) if place.session => return self.row_named(vhost, "session", name).await,
+            Ok(place) => place,
+            Err(BackendError::NotFound(_)) => return self.row_named(vhost, "group", name).await,
+            Err(other) => return Err(other),
+        };
         let question = Question::Stat {
             stream: place.stream,
         };
@@ -95,6 +111,15 @@ impl NodeBackend {
             .stream_by_id(place.stream)
             .ok_or_else(|| no_stream(vhost, name))?;
         Ok(row_of_queue(vhost, &meta, stream, &stat))
+    }
+
+    /// The row of a thing that clients made.
+    async fn row_named(&self, vhost: &str, kind: &str, name: &str) -> Done<Stream> {
+        let all = self.list_streams(Some(vhost)).await?;
+        let mut found = all.into_iter().filter(|row| row.kind == kind);
+        found
+            .find(|row| row.name == name)
+            .ok_or_else(|| no_stream(vhost, name))
     }
 
     /// Where a queue is, or else a client's session.
@@ -258,7 +283,7 @@ impl NodeBackend {
 
 pub(super) fn no_stream(vhost: &str, name: &str) -> BackendError {
     BackendError::NotFound(format!(
-        "there is no queue, stream or session {name:?} in vhost {vhost:?}"
+        "there is no queue, stream, session or group {name:?} in vhost {vhost:?}"
     ))
 }
 
@@ -298,6 +323,24 @@ fn row_of_session(vhost: &str, shard: ShardId, stat: &StreamStat) -> Stream {
         owner: Some(client.to_owned()),
         ..row(vhost, "exclusive", stat)
     }
+}
+
+fn row_of_group(vhost: &str, shard: ShardId, of: &GroupStat) -> Option<Stream> {
+    let (group, filter) = of.stat.group.as_ref()?;
+    let members = of.members.iter().map(|(client, durable)| Member {
+        client_id: client.to_string(),
+        durable: *durable,
+    });
+    Some(Stream {
+        name: gateways::group_name(group, filter),
+        kind: "group".to_owned(),
+        durable: !shard.is_volatile(),
+        state: "running".to_owned(),
+        group: Some(group.to_string()),
+        filter: Some(filter.as_str().to_owned()),
+        members: members.collect(),
+        ..row(vhost, mode_word(of.stat.mode), &of.stat)
+    })
 }
 
 /// What a shard's counts say.
