@@ -175,7 +175,8 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
                 ("passive", d.passive),
                 ("durable", d.durable),
                 ("exclusive", d.exclusive),
-                ("auto-delete", d.auto_delete)
+                ("auto-delete", d.auto_delete),
+                ("private", d.private)
             ]),
             limits(&d.limits),
             arguments(&d.arguments)
@@ -223,7 +224,8 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             flags(&[
                 ("exclusive", c.exclusive),
                 ("presettled", c.presettled),
-                ("no-local", c.no_local)
+                ("no-local", c.no_local),
+                ("private", c.private)
             ])
         ),
         Command::Cancel { token, consumer } => {
