@@ -230,6 +230,11 @@ impl Meta {
 
     /// The shards that durable streams and sessions are placed on; none before placement was set.
     pub fn placed(&self) -> BTreeSet<ShardId> {
+        self.placement.shards().iter().copied().collect()
+    }
+
+    /// The same in a list.
+    pub fn placed_list(&self) -> &[ShardId] {
         self.placement.shards()
     }
 

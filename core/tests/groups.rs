@@ -116,7 +116,7 @@ fn groups(node: &mut Node) -> Vec<GroupStat> {
 }
 
 #[test]
-fn each_message_goes_to_one_member_and_no_values_are_sent_mqtt_4_8_2() {
+fn each_message_goes_to_one_member_and_no_values_are_sent() {
     for workers in [1, 3] {
         for expiry_s in [0, 600] {
             let mut node = Node::new(workers, 3);
@@ -219,8 +219,7 @@ fn a_member_has_its_own_quality_number_and_tag_beside_its_session() {
 }
 
 #[test]
-fn what_a_member_holds_when_it_goes_is_another_s_at_once_and_what_it_rejects_is_nobody_s_mqtt_4_8_2_6()
- {
+fn what_a_member_holds_when_it_goes_is_another_s_at_once_and_what_it_rejects_is_nobody_s() {
     for expiry_s in [0, 600] {
         for dies in [false, true] {
             let mut node = Node::new(2, 3);
@@ -481,4 +480,153 @@ fn a_group_shares_as_the_policy_for_its_name_says() {
     node.disconnect(one);
     let got = node.mail(two);
     assert_eq!(bodies(&got), ["0", "1", "2", "3", "4", "5"]);
+}
+
+/// Numbers from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % bound
+    }
+}
+
+/// A client that comes and goes.
+struct Guest {
+    name: String,
+    lasts: bool,
+    client: Option<Client>,
+    member: bool,
+    held: Vec<Delivery>,
+}
+
+#[test]
+fn whoever_comes_leaves_or_dies_nothing_is_lost_and_nothing_is_handed_out_twice_for_the_first_time()
+{
+    for seed in 1..=60u64 {
+        churn(seed);
+    }
+}
+
+fn churn(seed: u64) {
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut node = Node::new(3, 3);
+    let publisher = node.connect(0);
+    // One is there all the time, or the group would end in between. While that one ends with its connection, so may
+    // the group: until somebody else makes it last.
+    let expiry_s = if seed.is_multiple_of(2) { u32::MAX } else { 0 };
+    let (keeper, _) = open(&mut node, 0, "keeper", true, expiry_s);
+    join(&mut node, keeper, "g", "a/#");
+    let mut guests: Vec<Guest> = (0..6)
+        .map(|number| Guest {
+            name: format!("guest{number}"),
+            lasts: number % 2 == 0,
+            client: None,
+            member: false,
+            held: Vec::new(),
+        })
+        .collect();
+    let mut settled: Vec<u32> = Vec::new();
+    let mut firsts: Vec<u32> = Vec::new();
+    let mut published = 0;
+    for _ in 0..150 {
+        let worker = dice.below(3) as u16;
+        let guest = dice.below(guests.len());
+        let guest = &mut guests[guest];
+        match (dice.below(6), guest.client) {
+            (0, None) => {
+                let name = guest.name.clone();
+                let expiry_s = if guest.lasts { 600 } else { 0 };
+                let client = node.connect(worker);
+                let session = SessionOpen {
+                    client_id: Arc::from(name),
+                    clean_start: !guest.lasts,
+                    expiry_s,
+                    consumer: ConsumerTag(0),
+                    credit: 5,
+                    group_consumers: ConsumerTag(10),
+                    will: None,
+                };
+                let present = node.session_with(client, session);
+                guest.member &= present;
+                guest.client = Some(client);
+            }
+            (0, Some(client)) if dice.below(2) == 0 => {
+                guest.held.clear();
+                guest.member &= guest.lasts;
+                guest.client = None;
+                node.disconnect(client);
+                node.mails.remove(&client.id);
+            }
+            (1, Some(client)) if !guest.member => {
+                join(&mut node, client, "g", "a/#");
+                guest.member = true;
+            }
+            (1, Some(client)) if dice.below(2) == 0 => {
+                guest.member = false;
+                guest.held.clear();
+                assert!(leave(&mut node, client, "g", "a/#"));
+                node.mail(client);
+            }
+            (2, Some(client)) => {
+                let kept = dice.below(2);
+                for delivery in guest.held.split_off(kept.min(guest.held.len())) {
+                    settled.push(number(&delivery));
+                    settle(&mut node, client, &[delivery], Outcome::Accepted);
+                }
+            }
+            (3, _) => {
+                for delivery in take(&mut node, keeper) {
+                    firsts.extend((delivery.attempt == 1).then(|| number(&delivery)));
+                    settled.push(number(&delivery));
+                }
+            }
+            _ => {
+                node.publish(publisher, "topics", "a/b", &published.to_string(), 0);
+                published += 1;
+            }
+        }
+        for guest in &mut guests {
+            let Some(client) = guest.client else {
+                continue;
+            };
+            let deliveries = node.mail(client).deliveries;
+            let fresh = deliveries.iter().filter(|delivery| delivery.attempt == 1);
+            firsts.extend(fresh.map(number));
+            guest.held.extend(deliveries);
+        }
+    }
+    for guest in &mut guests {
+        if let Some(client) = guest.client {
+            node.disconnect(client);
+        }
+    }
+    loop {
+        let deliveries = take(&mut node, keeper);
+        if deliveries.is_empty() {
+            break;
+        }
+        for delivery in deliveries {
+            firsts.extend((delivery.attempt == 1).then(|| number(&delivery)));
+            settled.push(number(&delivery));
+        }
+    }
+    settled.sort_unstable();
+    let wanted: Vec<u32> = (0..published).collect();
+    assert_eq!(settled, wanted, "seed {seed}: each is settled once");
+    firsts.sort_unstable();
+    let handed_out = firsts.len();
+    firsts.dedup();
+    assert_eq!(
+        firsts.len(),
+        handed_out,
+        "seed {seed}: once for the first time"
+    );
+}
+
+fn number(delivery: &Delivery) -> u32 {
+    body(delivery).parse().unwrap()
 }

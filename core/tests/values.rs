@@ -114,8 +114,7 @@ fn counts(node: &mut Node) -> u64 {
 }
 
 #[test]
-fn a_new_subscription_is_sent_the_values_at_the_lower_quality_with_its_number_mqtt_3_3_1_6_3_3_4_3()
-{
+fn a_new_subscription_is_sent_the_values_at_the_lower_quality_with_its_number() {
     for workers in [1, 3] {
         let mut node = Node::new(workers, 3);
         let (device, viewer) = (node.connect(0), node.connect(workers - 1));
@@ -161,7 +160,7 @@ fn a_new_subscription_is_sent_the_values_at_the_lower_quality_with_its_number_mq
 }
 
 #[test]
-fn an_empty_body_removes_the_value_and_reaches_live_subscribers_mqtt_3_3_1_10() {
+fn an_empty_body_removes_the_value_and_reaches_live_subscribers() {
     let mut node = Node::new(2, 2);
     let (device, live, late) = (node.connect(0), node.connect(1), node.connect(1));
     node.session(live, "live", true, 0);
@@ -207,7 +206,7 @@ fn values_survive_a_restart_by_journal_and_by_checkpoint() {
 }
 
 #[test]
-fn values_are_sent_again_only_as_asked_and_not_at_resumption_mqtt_3_3_1_9_to_11() {
+fn values_are_sent_again_only_as_asked_and_not_at_resumption() {
     let mut node = Node::new(2, 2);
     let device = node.connect(0);
     keep(&mut node, device, "a", "1");
@@ -287,7 +286,7 @@ fn a_session_that_stays_has_the_values_after_a_restart_as_it_was_granted_them() 
 }
 
 #[test]
-fn a_value_that_has_ended_is_not_sent_and_goes_mqtt_3_3_2_5() {
+fn a_value_that_has_ended_is_not_sent_and_goes() {
     let mut node = Node::new(1, 1);
     let (device, viewer) = (node.connect(0), node.connect(0));
     let short = Message {

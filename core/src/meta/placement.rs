@@ -23,8 +23,26 @@ pub fn slot(vhost: &str, name: &str) -> u16 {
 
 /// A shard for each slot; none before it was set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Placement(Vec<ShardId>);
+#[serde(from = "Vec<ShardId>", into = "Vec<ShardId>")]
+pub struct Placement {
+    slots: Vec<ShardId>,
+    /// Each once, by number: who reads all shards asks often.
+    shards: Vec<ShardId>,
+}
+
+impl From<Vec<ShardId>> for Placement {
+    fn from(slots: Vec<ShardId>) -> Placement {
+        let shards: BTreeSet<ShardId> = slots.iter().copied().collect();
+        let shards = shards.into_iter().collect();
+        Placement { slots, shards }
+    }
+}
+
+impl From<Placement> for Vec<ShardId> {
+    fn from(placement: Placement) -> Vec<ShardId> {
+        placement.slots
+    }
+}
 
 impl Placement {
     /// Takes one shard per slot.
@@ -40,7 +58,7 @@ impl Placement {
             let text = format!("shard {shard} keeps its streams in memory and cannot be placed on");
             return Err(Refusal::new(ErrorKind::BadRequest, text));
         }
-        Ok(Placement(slots))
+        Ok(slots.into())
     }
 
     /// Slots dealt out evenly, for [`MetaCommand::SetPlacement`](crate::meta::MetaCommand::SetPlacement);
@@ -49,14 +67,14 @@ impl Placement {
         shards.iter().copied().cycle().take(SLOTS).collect()
     }
 
-    /// All shards that slots go to.
-    pub fn shards(&self) -> BTreeSet<ShardId> {
-        self.0.iter().copied().collect()
+    /// All shards that slots go to, by number.
+    pub fn shards(&self) -> &[ShardId] {
+        &self.shards
     }
 
     /// The shard of a slot; `None` before the placement was set.
     pub fn shard(&self, slot: u16) -> Option<ShardId> {
-        self.0.get(usize::from(slot)).copied()
+        self.slots.get(usize::from(slot)).copied()
     }
 }
 

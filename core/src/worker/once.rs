@@ -37,9 +37,12 @@ pub(super) struct Queue {
     bytes: usize,
 }
 
+/// A shard, its streams, and what is asked of it beside storing the message.
+type Target = (ShardId, SmallVec<[StreamId; 2]>, Option<Box<Extra>>);
+
 struct Part {
     state: State,
-    targets: SmallVec<[(ShardId, SmallVec<[StreamId; 2]>, Option<Box<Extra>>); 2]>,
+    targets: SmallVec<[Target; 2]>,
     by_topic: Option<VhostId>,
     waiting: Waiting,
     message: Arc<Message>,

@@ -198,7 +198,7 @@ impl Worker {
         };
         let meta = self.fabric.meta();
         let homes = match filter.is_wild() {
-            true => meta.placed().into_iter().collect(),
+            true => meta.placed_list().iter().copied().collect(),
             false => meta
                 .place(vhost_name, filter.as_str())
                 .into_iter()
