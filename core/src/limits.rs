@@ -81,3 +81,19 @@ pub struct StreamLimits {
     /// Where dropped messages go.
     pub dead_letter: Option<DeadLetterTo>,
 }
+
+impl StreamLimits {
+    /// Whether ready messages are bounded, by dropping the oldest.
+    pub fn drops_oldest(&self) -> bool {
+        self.is_bounded() && self.overflow == Overflow::DropOldest
+    }
+
+    /// Whether ready messages are bounded, by refusing further ones.
+    pub fn refuses(&self) -> bool {
+        self.is_bounded() && self.overflow != Overflow::DropOldest
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.messages_max.is_some() || self.bytes_max.is_some()
+    }
+}

@@ -646,4 +646,9 @@ impl<B> Stream<B> {
     pub fn is_queue(&self) -> bool {
         matches!(self.kind, Kind::Queue)
     }
+
+    /// Whether members of a group share it.
+    pub fn is_group(&self) -> bool {
+        matches!(self.kind, Kind::Group(_))
+    }
 }

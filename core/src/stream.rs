@@ -264,6 +264,14 @@ impl<B: Clone> Stream<B> {
         }
     }
 
+    /// What death records call it.
+    pub fn title(&self) -> &Arc<str> {
+        match &self.kind {
+            Kind::Queue | Kind::Session(_) => &self.name,
+            Kind::Group(group) => &group.name,
+        }
+    }
+
     /// The session to change, when it is one's.
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.kind {

@@ -369,6 +369,23 @@ fn a_full_queue_refuses_though_others_take_it() {
 }
 
 #[test]
+fn the_refusal_of_a_queue_at_another_worker_is_waited_for() {
+    let mut node = Node::new(2, 1);
+    let owner = node.connect(0);
+    let limits = StreamLimits {
+        messages_max: Some(1),
+        overflow: Overflow::Reject,
+        ..StreamLimits::default()
+    };
+    node.declare_with(owner, "q", false, limits).unwrap();
+    let publisher = node.connect(1);
+    many(&mut node, publisher, 0..2);
+    let refused = PublishOutcome::Refused(ErrorKind::QuotaExceeded);
+    let told = outcomes(&node.mail(publisher));
+    assert_eq!(told, [(1, 1, PublishOutcome::Routed), (2, 2, refused)]);
+}
+
+#[test]
 fn a_reader_with_room_keeps_a_queue_from_being_full() {
     for durable in BOTH {
         let limits = StreamLimits {
@@ -387,7 +404,7 @@ fn a_reader_with_room_keeps_a_queue_from_being_full() {
 }
 
 #[test]
-fn a_limit_of_two_is_three_deliveries_amqp_md_6_25() {
+fn a_limit_of_two_is_three_deliveries() {
     for durable in BOTH {
         let limits = StreamLimits {
             delivery_limit: Some(2),
@@ -611,4 +628,50 @@ fn a_node_with_nothing_due_sleeps_as_before() {
     for data in node.data.values() {
         assert!(data.shard.poll_timeout() >= now.after(500));
     }
+}
+
+#[test]
+fn a_group_has_limits_too_and_its_dead_letters_do_not_come_round_to_it() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "q", true).unwrap();
+    node.session(client, "s", true, 600);
+    let filters = vec![SessionFilter {
+        spec: filter("t"),
+        group: Some(Arc::from("g")),
+        retained: SendRetained::Never,
+    }];
+    node.subscribe_with(client, filters);
+    let all = |node: &mut Node| match node.question("q", |_| Question::StatAll) {
+        Ok(ShardReply::Stats(all)) => all.into_iter().find(|stat| stat.group.is_some()).unwrap(),
+        other => panic!("unexpected {other:?}"),
+    };
+    let stream = all(&mut node).stream;
+    let limits = StreamLimits {
+        message_ttl_ms: Some(100),
+        dead_letter: Some(DeadLetterTo {
+            exchange: Arc::from("topics"),
+            key: None,
+        }),
+        ..StreamLimits::default()
+    };
+    let set = |_| Question::SetLimits { stream, limits };
+    assert!(matches!(node.question("q", set), Ok(ShardReply::Done)));
+    node.disconnect(client);
+    let publisher = node.connect(0);
+    node.bind(publisher, "q", "t");
+    node.publish(publisher, "topics", "t", "m", 0);
+    assert_eq!((all(&mut node).ready, node.stat("q").ready), (1, 1));
+    node.pass(150);
+    let group = all(&mut node);
+    assert_eq!((group.ready, group.dead_lettered), (0, 1));
+    let copies = [ConsumerTag(1), ConsumerTag(2)];
+    let copies = copies.map(|tag| node.get(publisher, "q", tag).unwrap());
+    assert_eq!(deaths(&copies[0]), []);
+    assert_eq!(
+        deaths(&copies[1]),
+        [("g".to_owned(), DeathReason::Expired, 1)]
+    );
+    node.pass(150);
+    assert_eq!((all(&mut node).dead_lettered, node.stat("q").ready), (1, 0));
 }

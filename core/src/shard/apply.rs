@@ -160,6 +160,12 @@ impl<B: Place> Shard<B> {
             let Some(stream) = self.streams[*at as usize].as_deref_mut() else {
                 continue;
             };
+            if let Some(deaths) = &message.deaths
+                && stream.is_group()
+                && deaths.cycles(stream.title())
+            {
+                continue;
+            }
             taken = true;
             if full {
                 stream.tally.dropped += 1;
@@ -174,6 +180,10 @@ impl<B: Place> Shard<B> {
                 wanted.no_local,
             );
             entry.more_identifiers.clone_from(&wanted.more_identifiers);
+            if stream.is_group() {
+                entry.expires = end_of(message, &stream.limits, clock);
+                stream.note_end(entry.expires, clock);
+            }
             self.sessions_hold.bytes += u64::from(entry.cost_bytes);
             self.sessions_hold.entries += 1;
             stream.push(entry);

@@ -31,7 +31,7 @@ impl<B: Place> Shard<B> {
             };
             stream.listed = false;
             self.dispatch_stream(now, &mut stream, bodies);
-            if stream.is_queue() {
+            if stream.session().is_none() {
                 self.enforce(now, &mut stream);
             }
             self.note_cursor(&stream);
@@ -86,7 +86,7 @@ impl<B: Place> Shard<B> {
             };
             // What ended before it could be handed out has its one chance.
             let over = ended(&entry, now.unix);
-            if over && (offset < stream.bounds.seen || !stream.is_queue()) {
+            if over && (offset < stream.bounds.seen || stream.session().is_some()) {
                 self.end_message(stream, offset);
                 continue;
             }
@@ -178,12 +178,9 @@ impl<B: Place> Shard<B> {
         withheld.count += 1;
     }
 
-    /// A message's time is over. Only queues send on what they drop.
+    /// A message's time is over.
     pub(super) fn end_message(&mut self, stream: &mut Stream<B>, offset: u64) {
-        match stream.is_queue() {
-            true => self.bury(stream, offset, DeathReason::Expired),
-            false => self.drop_message(stream, offset),
-        }
+        self.bury(stream, offset, DeathReason::Expired);
     }
 
     pub(super) fn drop_message(&mut self, stream: &mut Stream<B>, offset: u64) {
@@ -272,19 +269,7 @@ impl<B: Place> Shard<B> {
 
     /// Drops what has ended at the head of a stream, so that counts tell what is there.
     pub(crate) fn drop_expired(&mut self, now: UnixMs, id: StreamId) {
-        self.with_stream(id, |shard, stream| match stream.is_queue() {
-            true => shard.bury_ended_first(now, stream),
-            false => shard.drop_ended_first(now, stream),
-        });
-    }
-
-    fn drop_ended_first(&mut self, now: UnixMs, stream: &mut Stream<B>) {
-        while let Some(offset) = stream.next() {
-            if !stream.entry(offset).is_some_and(|entry| ended(entry, now)) {
-                break;
-            }
-            self.drop_message(stream, offset);
-        }
+        self.with_stream(id, |shard, stream| shard.bury_ended_first(now, stream));
     }
 
     /// Whether this principal may be handed messages of this address.

@@ -177,7 +177,7 @@ impl<B: Place> Shard<B> {
         Some(Forward {
             id: 0,
             vhost: stream.vhost,
-            message: Arc::new(letter(now, &stream.name, reason, to, &message)),
+            message: Arc::new(letter(now, stream.title(), reason, to, &message)),
             from: Some(id),
         })
     }

@@ -62,11 +62,11 @@ impl Limiter {
 
     /// A stream came, or its limits changed.
     pub(super) fn watch<B: Clone>(&mut self, stream: &Stream<B>) {
-        match stream.refuses() {
+        match stream.limits.refuses() {
             true => self.refusing.insert(stream.id),
             false => self.refusing.remove(&stream.id),
         };
-        match stream.limits.expires_ms {
+        match stream.limits.expires_ms.filter(|_| stream.is_queue()) {
             Some(_) => {
                 self.uses.entry(stream.id).or_default();
                 self.uses_at = Some(MonotonicMs(0));
@@ -149,7 +149,7 @@ impl<B: Place> Shard<B> {
         });
     }
 
-    /// What a queue's limits ask after as much as possible was handed out.
+    /// What the limits of a queue or group ask after as much as possible was handed out.
     pub(super) fn enforce(&mut self, now: Now, stream: &mut Stream<B>) {
         if std::mem::take(&mut stream.bounds.fleeting) {
             for offset in stream.bounds.seen..stream.end() {
@@ -160,7 +160,7 @@ impl<B: Place> Shard<B> {
         }
         stream.bounds.seen = stream.end();
         self.bury_ended_first(now.unix, stream);
-        if stream.drops_oldest() {
+        if stream.limits.drops_oldest() {
             while stream.is_over()
                 && let Some(oldest) = stream.oldest_ready()
             {
@@ -180,7 +180,7 @@ impl<B: Place> Shard<B> {
         over
     }
 
-    /// Drops what has ended at the head of a queue.
+    /// Drops what has ended at the head of a stream.
     pub(super) fn bury_ended_first(&mut self, now: UnixMs, stream: &mut Stream<B>) {
         while let Some(offset) = stream.next() {
             if !self.bury_ended(now, stream, offset) {
@@ -251,7 +251,7 @@ impl<B: Place> Shard<B> {
         for place in 0..self.streams.len() {
             if let Some(stream) = self.streams[place].as_deref_mut() {
                 stream.bounds.seen = stream.end();
-                if stream.is_queue() && stream.has_next() {
+                if stream.session().is_none() && stream.has_next() {
                     self.list(place as u32);
                 }
             }

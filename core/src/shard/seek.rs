@@ -24,7 +24,7 @@ impl<B: Place> Shard<B> {
         let &place = self.by_id.get(&id).ok_or_else(no_stream)?;
         let stream = self.streams[place as usize].as_deref_mut();
         let stream = stream.ok_or_else(no_stream)?;
-        if !stream.is_queue() {
+        if stream.session().is_some() {
             let why = "a session's stream has no other place than its own";
             return Err(Refusal::new(ErrorKind::NotSupported, why));
         }

@@ -5,7 +5,7 @@
 
 use super::{SlotState, Stream};
 use crate::id::{Offset, UnixMs};
-use crate::limits::{Mode, Overflow};
+use crate::limits::Mode;
 
 /// First and last offset of each run.
 pub type Ranges = Vec<(Offset, Offset)>;
@@ -41,20 +41,6 @@ impl<B: Clone> Stream<B> {
             Some(slot) => slot.state == SlotState::Ready,
             None => (self.cursor()..self.end()).contains(&offset),
         }
-    }
-
-    /// Whether it bounds its ready messages, and by dropping the oldest.
-    pub fn drops_oldest(&self) -> bool {
-        self.is_bounded() && self.limits.overflow == Overflow::DropOldest
-    }
-
-    /// Whether it bounds its ready messages, and by refusing further ones.
-    pub fn refuses(&self) -> bool {
-        self.is_bounded() && self.limits.overflow != Overflow::DropOldest
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.limits.messages_max.is_some() || self.limits.bytes_max.is_some()
     }
 
     /// Whether more is ready than may be.

@@ -250,7 +250,7 @@ impl Worker {
         let mut awaited = 0;
         // What is stored at once comes first, so that its result can open the group.
         for (shard, streams) in &route.targets {
-            if !shard.is_volatile() || self.blocked.contains(shard) {
+            if !self.takes_at_once(&route, *shard) {
                 awaited += 1;
             } else if *shard == own {
                 outcome = worse(
@@ -287,10 +287,10 @@ impl Worker {
             self.groups.open(awaited, outcome, mandatory)
         });
         for (shard, streams) in &route.targets {
-            let blocked = self.blocked.contains(shard);
-            if shard.is_volatile() && !blocked {
+            if self.takes_at_once(&route, *shard) {
                 continue;
             }
+            let blocked = self.blocked.contains(shard);
             let lane = self.lanes.entry(*shard).or_default();
             let sequence = lane.push(Waiting::new(connection, token, group));
             let request = ShardRequest::Publish {
@@ -308,6 +308,12 @@ impl Worker {
                 false => self.send(*shard, request),
             }
         }
+    }
+
+    /// Whether a shard's result is known without waiting for it.
+    fn takes_at_once(&self, route: &Route, shard: ShardId) -> bool {
+        let own = shard == self.shard.id();
+        shard.is_volatile() && !self.blocked.contains(&shard) && (own || !route.refusing)
     }
 
     fn has_no_room(&self, route: &Route) -> bool {
