@@ -675,3 +675,34 @@ fn a_group_has_limits_too_and_its_dead_letters_do_not_come_round_to_it() {
     node.pass(150);
     assert_eq!((all(&mut node).dead_lettered, node.stat("q").ready), (1, 0));
 }
+
+#[test]
+fn a_dead_letter_waits_for_a_full_shard() {
+    let mut node = Node::new(1, 1);
+    node.volatile_bytes_max = 2000;
+    node.start_workers(1);
+    let client = node.connect(0);
+    let limits = StreamLimits {
+        dead_letter: to_queue("dead"),
+        ..StreamLimits::default()
+    };
+    node.declare_with(client, "q", true, limits).unwrap();
+    node.declare(client, "dead", false).unwrap();
+    node.publish(client, "", "q", "letter", 0);
+    for number in 0..8 {
+        node.publish(client, "", "dead", &number.to_string(), 0);
+    }
+    let got = node.get(client, "q", TAG).unwrap();
+    node.settle_one(client, TAG, got.offset, Outcome::Rejected);
+    node.pass(600);
+    let stat = node.stat("q");
+    assert_eq!((stat.ready, stat.unsettled), (0, 0));
+    let mut there = Vec::new();
+    for _ in 0..4 {
+        there.extend(drain(&mut node, client, "dead"));
+        node.pass(600);
+    }
+    let expected: Vec<String> = (0..8).map(|number| number.to_string()).collect();
+    assert_eq!(there[..8], expected);
+    assert_eq!(there[8..], ["letter"]);
+}
