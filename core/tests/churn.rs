@@ -67,9 +67,12 @@ struct Churn {
     publisher: Client,
     clients: Vec<Client>,
     streams: Vec<Model>,
+    born: Mode,
     tags: u32,
     /// Keys are addresses; else headers.
     by_address: bool,
+    /// Modes change.
+    changing: bool,
     /// With one worker what is asked is done in the order it was asked, so that several things may be asked before
     /// the node runs; with two each thing is waited for.
     workers: u16,
@@ -89,8 +92,10 @@ impl Churn {
                 Model::new(mode, "kept", true),
                 Model::new(mode, "held", false),
             ],
+            born: mode,
             tags: 0,
             by_address: seed.is_multiple_of(2),
+            changing: false,
             workers,
         };
         (0..2).for_each(|at| churn.declare(at));
@@ -287,11 +292,48 @@ impl Churn {
         for at in 0..self.streams.len() {
             if self.streams[at].durable {
                 self.streams[at].crashed();
+                // A change that is not journalled is forgotten.
+                if self.changing {
+                    let born = self.born;
+                    self.streams[at].set_mode(born);
+                }
             } else {
                 self.streams[at] = Model::new(self.streams[at].mode, self.streams[at].name, false);
                 self.declare(at);
             }
         }
+    }
+
+    /// Another mode, for the stream whose shard can be reached.
+    fn change_mode(&mut self) {
+        let modes = [
+            Mode::Shared,
+            Mode::Exclusive,
+            Mode::Failover,
+            Mode::KeyShared,
+        ];
+        let mode = modes[self.dice.roll(4) as usize];
+        self.node.settle();
+        self.collect();
+        let id = self.node.stat(self.streams[0].name).stream;
+        let data = self.node.data.get_mut(&ShardId(1)).unwrap();
+        data.shard.set_mode(id, mode);
+        self.streams[0].set_mode(mode);
+        self.node.settle();
+        for client in self.clients.clone() {
+            let mail = self.node.mails.get(&client.id);
+            let answers = mail.map(|mail| mail.answers.clone()).unwrap_or_default();
+            for answer in answers {
+                if let Answer::Ended { consumer, why } = answer {
+                    assert_eq!(
+                        (mode, why.kind),
+                        (Mode::Exclusive, ErrorKind::SecondConsumer)
+                    );
+                    self.streams[0].ended(client.id, consumer);
+                }
+            }
+        }
+        assert!(mode != Mode::Exclusive || self.streams[0].attached() <= 1);
     }
 
     /// Takes what was delivered to the books, which check it.
@@ -319,6 +361,7 @@ impl Churn {
             83..=86 => self.cancel(at),
             87..=89 => self.die(),
             90..=92 => self.get(at),
+            93 | 94 if self.changing => self.change_mode(),
             _ => self.node.settle(),
         }
         self.collect();
@@ -362,15 +405,18 @@ impl Churn {
     }
 }
 
-fn churn(mode: Mode) {
+fn churn(mode: Mode, changing: bool) {
     let number = |name, default| {
         let given = std::env::var(name).ok();
         given.map_or(default, |given| given.parse().expect("a number"))
     };
     let from = number("ANABRANCH_SEED_FROM", 1);
-    for seed in from..from + number("ANABRANCH_SEEDS", SEEDS) {
+    let seeds = number("ANABRANCH_SEEDS", SEEDS);
+    let mut delivered = 0;
+    for seed in from..from + seeds {
         let _told = Told(mode, seed);
         let mut churn = Churn::new(mode, seed);
+        churn.changing = changing;
         let crash_at = [
             churn.dice.roll(SIMULATED_MS),
             churn.dice.roll(2 * SIMULATED_MS),
@@ -388,25 +434,33 @@ fn churn(mode: Mode) {
             at += ms;
         }
         churn.drain();
+        let streams = churn.streams.iter();
+        delivered += streams.map(|stream| stream.deliveries).sum::<u64>();
     }
+    assert!(delivered > 200 * seeds, "only {delivered} deliveries");
 }
 
 #[test]
 fn shared() {
-    churn(Mode::Shared);
+    churn(Mode::Shared, false);
 }
 
 #[test]
 fn exclusive() {
-    churn(Mode::Exclusive);
+    churn(Mode::Exclusive, false);
 }
 
 #[test]
 fn failover() {
-    churn(Mode::Failover);
+    churn(Mode::Failover, false);
 }
 
 #[test]
 fn key_shared() {
-    churn(Mode::KeyShared);
+    churn(Mode::KeyShared, false);
+}
+
+#[test]
+fn from_mode_to_mode() {
+    churn(Mode::Shared, true);
 }

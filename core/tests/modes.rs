@@ -10,6 +10,7 @@ use anabranch_core::id::*;
 use anabranch_core::limits::{Mode, StreamLimits};
 use anabranch_core::message::{Message, OriginTag};
 use anabranch_core::properties::{Properties, Value};
+use anabranch_core::stream::LOOK_AHEAD_MAX;
 use bytes::Bytes;
 use node::{Client, Node, TAG, bodies, reader};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ fn node(mode: Mode, durable: bool, clients: usize) -> (Node, Vec<Client>) {
     (node, clients)
 }
 
-fn publish(node: &mut Node, client: Client, key: &str, body: &str) {
+fn keyed(client: Client, key: &str, body: &str) -> Command {
     let properties = Properties {
         headers: vec![(
             Bytes::from_static(b"x-key"),
@@ -46,14 +47,17 @@ fn publish(node: &mut Node, client: Client, key: &str, body: &str) {
         publisher: client.id,
         ..Message::default()
     };
-    let command = Command::Publish {
+    Command::Publish {
         token: Token::NONE,
         mandatory: false,
         patient: true,
         once: None,
         message: Arc::new(message),
-    };
-    node.ask(client, command);
+    }
+}
+
+fn publish(node: &mut Node, client: Client, key: &str, body: &str) {
+    node.ask(client, keyed(client, key, body));
 }
 
 fn publish_all(node: &mut Node, client: Client, bodies: &[&str]) {
@@ -356,4 +360,82 @@ fn what_waits_for_room_is_not_read_again_and_again() {
     let fetched = node.data[&ShardId(1)].journal.fetched.get();
     // Once to learn its key, once when its turn comes.
     assert!((200..=400).contains(&fetched), "{fetched} reads");
+}
+
+/// Something goes back while the stream is shared and nobody has room; what lies behind it is given back when the
+/// stream is key-shared.
+#[test]
+fn what_came_back_before_a_change_of_mode_is_not_overtaken() {
+    let (mut node, c) = node(Mode::Shared, true, 3);
+    node.consume(c[1], "q", 2).unwrap();
+    publish_all(&mut node, c[0], &["a1", "a2", "a3"]);
+    let held = take(&mut node, c[1]);
+    let less = Command::SetCredit {
+        consumer: TAG,
+        credit: 1,
+    };
+    node.ask(c[1], less);
+    node.settle_one(c[1], TAG, held[0].1, Outcome::Released);
+    let id = node.stat("q").stream;
+    let data = node.data.get_mut(&ShardId(1)).unwrap();
+    data.shard.set_mode(id, Mode::KeyShared);
+    node.settle();
+    node.disconnect(c[1]);
+    node.consume(c[2], "q", 9).unwrap();
+    assert_eq!(bodies(&node.mail(c[2])), ["a1", "a2", "a3"]);
+}
+
+#[test]
+fn what_ends_while_it_waits_for_its_key_goes() {
+    let (mut node, c) = node(Mode::KeyShared, true, 2);
+    node.consume(c[1], "q", 1).unwrap();
+    let ending = |key: &str, body: &str| match keyed(c[0], key, body) {
+        Command::Publish { message, .. } => Command::Publish {
+            token: Token::NONE,
+            mandatory: false,
+            patient: true,
+            once: None,
+            message: Arc::new(Message {
+                expires: Some(UnixMs(1_000_500)),
+                ..(*message).clone()
+            }),
+        },
+        other => other,
+    };
+    node.ask(c[0], ending("a", "a1"));
+    node.ask(c[0], ending("a", "a2"));
+    publish_all(&mut node, c[0], &["a3"]);
+    let held = take(&mut node, c[1]);
+    assert_eq!((&*held[0].0, node.stat("q").ready), ("a1", 2));
+    node.pass(1_000);
+    node.settle_one(c[1], TAG, held[0].1, Outcome::Accepted);
+    assert_eq!(bodies(&node.mail(c[1])), ["a3"]);
+    let stat = node.stat("q");
+    assert_eq!((stat.ready, stat.unsettled), (0, 1));
+}
+
+/// `LOOK_AHEAD_MAX`: what lies far behind a key that nobody settles waits until some of what is before it has gone.
+#[test]
+fn so_much_may_wait_for_its_key_and_no_more() {
+    let (mut node, c) = node(Mode::KeyShared, false, 3);
+    node.consume(c[1], "q", 1).unwrap();
+    publish_all(&mut node, c[0], &["a0"]);
+    let held = take(&mut node, c[1]);
+    node.consume(c[2], "q", u32::MAX).unwrap();
+    let one = keyed(c[0], "a", "a");
+    let mut many = vec![one; LOOK_AHEAD_MAX];
+    node.workers[0].submit(node.now, c[0].id, &mut many);
+    node.settle();
+    let others = ["b", "c", "d", "e", "f", "g", "h", "i"];
+    publish_all(&mut node, c[0], &others);
+    assert_eq!(node.stat("q").ready, (LOOK_AHEAD_MAX + others.len()) as u64);
+    assert!(
+        take(&mut node, c[2]).is_empty(),
+        "somebody has room, and yet"
+    );
+    node.settle_one(c[1], TAG, held[0].1, Outcome::Accepted);
+    let got = [take(&mut node, c[1]), take(&mut node, c[2])].concat();
+    assert!(got.iter().any(|(body, ..)| body == "a"));
+    node.disconnect(c[1]);
+    assert_eq!(node.stat("q").ready, 0, "all of it goes to who is left");
 }

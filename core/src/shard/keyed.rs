@@ -1,7 +1,7 @@
 //! Handing out from a key-shared stream.
 //!
-//! First what waits, lane by lane, to readers that have room; then what nobody has looked at yet: a message is read
-//! from the journal to learn its key, and once more if it had to wait for its turn.
+//! First what waits, lane by lane, to readers that have room; then what nobody has looked at yet, which always lies
+//! behind it: a message is read from the journal to learn its key, and once more if it had to wait for its turn.
 //!
 //! Owns: the loop over such a stream, the key of a message.
 //! Never: the books (`stream/keyed.rs`), what handing out does (`deliver.rs`).
@@ -52,6 +52,7 @@ impl<B: Place> Shard<B> {
         bodies: &mut dyn Bodies<B>,
     ) {
         self.read_held(stream, bodies);
+        stream.order_unseen();
         let attached = || stream.readers.iter().filter(|reader| reader.attached);
         let numbers = || attached().map(|reader| reader.number);
         if let Some(keyed) = stream.keyed.as_deref_mut()
@@ -175,7 +176,7 @@ impl<B: Place> Shard<B> {
         let entry = stream.entry(offset).cloned();
         let over = entry.as_ref().is_some_and(|entry| ended(entry, now.unix));
         // What ended before it could be handed out has its one chance.
-        if over && offset < stream.bounds.seen {
+        if over && (offset < stream.bounds.seen || !stream.is_queue()) {
             self.end_message(stream, offset);
             return None;
         }
@@ -231,6 +232,7 @@ impl<B: Place> Shard<B> {
         bodies: &mut dyn Bodies<B>,
     ) -> Option<u64> {
         self.read_held(stream, bodies);
+        stream.order_unseen();
         let number = stream.readers.find(taker).map_or(0, |reader| reader.number);
         let waiting = stream.keyed.as_deref()?.first_free(number);
         while let Some(offset) = stream.next_unseen() {

@@ -80,7 +80,8 @@ pub struct Keyed {
     keys: FxHashMap<KeyHash, InFlight>,
     of: FxHashMap<u64, KeyHash>,
     lanes: FxHashMap<u32, BTreeSet<(u64, KeyHash)>>,
-    waiting: usize,
+    /// All that wait.
+    waiting: BTreeSet<u64>,
     /// Numbers of attached readers, ascending.
     members: Vec<u32>,
     /// The number of the reader that has each seat; empty without members.
@@ -100,12 +101,12 @@ impl Keyed {
 
     /// How many messages wait.
     pub fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting.len()
     }
 
     /// Whether no more may be looked at.
     pub fn is_full(&self) -> bool {
-        self.waiting >= LOOK_AHEAD_MAX
+        self.waiting.len() >= LOOK_AHEAD_MAX
     }
 
     /// Held offsets whose keys are not known, in order, with their holders.
@@ -206,11 +207,14 @@ impl Keyed {
 
     /// The lowest offset that waits.
     pub fn first(&self) -> Option<u64> {
-        let lanes = self.lanes.values();
-        lanes
-            .filter_map(|lane| lane.first())
-            .map(|(offset, _)| *offset)
-            .min()
+        self.waiting.first().copied()
+    }
+
+    /// Forgets what waits behind an offset, and says which these were: it is to be looked at once more, in order.
+    pub fn forget_behind(&mut self, offset: u64) -> Vec<u64> {
+        let behind: Vec<u64> = self.waiting.range(offset..).copied().collect();
+        behind.iter().for_each(|offset| self.forget(*offset));
+        behind
     }
 
     /// The lowest offset that waits and that this reader can be handed: nobody else holds its key.
@@ -249,9 +253,8 @@ impl Keyed {
     /// A message waits.
     pub fn wait(&mut self, offset: u64, key: KeyHash) {
         self.of.insert(offset, key);
-        if self.keys.entry(key).or_default().waiting.insert(offset) {
-            self.waiting += 1;
-        }
+        self.keys.entry(key).or_default().waiting.insert(offset);
+        self.waiting.insert(offset);
         self.arrange(key);
     }
 
@@ -270,9 +273,8 @@ impl Keyed {
             return;
         };
         let state = self.keys.entry(key).or_default();
-        if state.waiting.remove(&offset) {
-            self.waiting -= 1;
-        }
+        state.waiting.remove(&offset);
+        self.waiting.remove(&offset);
         state.diverted = None;
         match state.holders.iter_mut().find(|(by, _)| *by == holder) {
             Some((_, count)) => *count += 1,
@@ -324,16 +326,15 @@ impl Keyed {
             return;
         };
         if let Some(state) = self.keys.get_mut(&key) {
-            if state.waiting.remove(&offset) {
-                self.waiting -= 1;
-            }
+            state.waiting.remove(&offset);
+            self.waiting.remove(&offset);
             self.arrange(key);
         }
     }
 
     /// Everything that waits, for a stream that is key-shared no more.
     pub fn into_waiting(self) -> impl Iterator<Item = u64> {
-        self.keys.into_values().flat_map(|state| state.waiting)
+        self.waiting.into_iter()
     }
 
     /// Puts a key into the lane it belongs in, and forgets one that is not in flight.

@@ -52,4 +52,15 @@ impl<B: Clone> Stream<B> {
             keyed.wait(offset, key);
         }
     }
+
+    /// What nobody has looked at must not lie before what waits, or one of the same key would be overtaken. It does
+    /// when something goes back whose key is not known, or that could not be handed out before: then what waits
+    /// behind it is looked at once more.
+    pub fn order_unseen(&mut self) {
+        if let Some(&first) = self.returned.first()
+            && let Some(keyed) = self.keyed.as_deref_mut()
+        {
+            self.returned.extend(keyed.forget_behind(first));
+        }
+    }
 }

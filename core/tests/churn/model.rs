@@ -62,6 +62,9 @@ pub struct Model {
     reached: usize,
     /// All below are done with.
     floor: usize,
+    changed: bool,
+    /// How many there were.
+    pub deliveries: u64,
 }
 
 impl Model {
@@ -74,6 +77,8 @@ impl Model {
             messages: Vec::new(),
             reached: 0,
             floor: 0,
+            changed: false,
+            deliveries: 0,
         }
     }
 
@@ -89,6 +94,27 @@ impl Model {
             vague: false,
         });
         (self.messages.len() - 1).to_string()
+    }
+
+    /// Another mode, for what is handed out next.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.reached = 0;
+        self.changed = true;
+    }
+
+    /// The broker ended a member: what it held is back.
+    pub fn ended(&mut self, connection: ConnectionId, tag: ConsumerTag) {
+        for told in &mut self.messages[self.floor..] {
+            if told.state == State::Held((connection, tag)) {
+                told.state = State::Waiting;
+            }
+        }
+        self.members.retain(|one| !one.is((connection, tag)));
+    }
+
+    pub fn attached(&self) -> usize {
+        self.members.iter().filter(|one| one.attached).count()
     }
 
     /// Whether another member is refused.
@@ -275,6 +301,7 @@ impl Model {
         told.delivered = true;
         told.known = false;
         told.vague = false;
+        self.deliveries += 1;
         self.reached = self.reached.max(number + 1);
     }
 
@@ -302,10 +329,18 @@ impl Model {
                     [] => attached()
                         .filter(|one| Some(one.priority) == rank)
                         .collect(),
-                    [one] if one.attached && Some(one.priority) == rank => vec![one],
+                    // After a change of mode another of the same rank may lead.
+                    [one] if one.attached && Some(one.priority) == rank => match self.changed {
+                        true => attached()
+                            .filter(|any| Some(any.priority) == rank)
+                            .collect(),
+                        false => vec![one],
+                    },
                     _ => Vec::new(),
                 };
-                let room = !served.is_empty() && served.iter().all(has_room);
+                let room = !served.is_empty()
+                    && served.iter().all(has_room)
+                    && (holders.is_empty() || served.len() == 1);
                 waiting().next().filter(|_| room)
             }
             Mode::KeyShared => {
@@ -313,19 +348,27 @@ impl Model {
                 let all_have = self.members.iter().any(|one| one.attached)
                     && everyone.clone().all(|one| has_room(&one));
                 waiting().find(|told| {
-                    let mut same = self.open().filter(|other| other.key == told.key);
-                    let holder = same.find_map(|other| match other.state {
+                    let same = self.open().filter(|other| other.key == told.key);
+                    let holders = same.filter_map(|other| match other.state {
                         State::Held(by) => Some(by),
                         State::Waiting | State::Done | State::Ghost => None,
                     });
-                    match holder {
-                        Some(by) => everyone.clone().any(|one| one.is(by) && has_room(&one)),
-                        None => all_have,
+                    let mut holders: Vec<Holder> = holders.collect();
+                    holders.dedup();
+                    match holders[..] {
+                        [] => all_have,
+                        [by] => everyone.clone().any(|one| one.is(by) && has_room(&one)),
+                        // From another mode.
+                        _ => false,
                     }
                 })
             }
         };
-        assert!(stuck.is_none(), "{stuck:?} waits in vain");
+        let (mode, members) = (self.mode, &self.members);
+        assert!(
+            stuck.is_none(),
+            "{mode:?}: {stuck:?} waits in vain for {members:?}"
+        );
     }
 
     /// All that was published was settled or is held by somebody.
