@@ -11,6 +11,10 @@
 //   manage       --new-user NAME --new-password TEXT [--pattern FILTER]: creates the user and a rule that
 //                lets it connect and publish; explain says yes and names the rule; no beside the filter.
 //                Prints {"step":"rule","id":...}
+//   policies     --queue NAME --topic ADDRESS: writes a policy for the queue after looking at what it matches, sees
+//                it count on the queue's page, deletes it; sees the retained message of the address, clears it.
+//                Prints {"step":"preview","matches":n}, {"step":"policy"}, {"step":"limits"},
+//                {"step":"policy-deleted"}, {"step":"retained","value":...} and {"step":"cleared"}
 //   watch        --queue NAME --protocols a,b [--seconds N]: prints {"step":"watching"} when it looks; then
 //                {"step":"connection","protocol":...,"total":n} once for each protocol when a row of it
 //                shows and its total moves; {"step":"depth","from":n,"to":m} when the queue's depth moves
@@ -34,6 +38,7 @@ const { values: options } = parseArgs({
     "new-password": { type: "string", default: "a device's password" },
     pattern: { type: "string", default: "plant/${user}/#" },
     queue: { type: "string" },
+    topic: { type: "string" },
     vhost: { type: "string", default: "/" },
     protocols: { type: "string", default: "mqtt,amqp" },
     rule: { type: "string" },
@@ -157,6 +162,61 @@ async function manage(page) {
   }
 }
 
+async function policies(page) {
+  check(options.queue && options.topic, "--queue and --topic are needed");
+  await signIn(page);
+  await page.getByRole("link", { name: "Policies", exact: true }).click();
+  await page.getByRole("button", { name: "New policy" }).click();
+  const form = page.getByRole("dialog");
+  // From here to the end of the form with the keyboard alone.
+  await page.keyboard.type("bounds");
+  await form.getByLabel("Pattern").press("Control+a");
+  await page.keyboard.type(`^${options.queue}$`);
+  const preview = form.locator("[data-preview]");
+  await form.locator('[data-preview="1"]').waitFor();
+  check((await preview.textContent()).includes(options.queue), "the preview names the queue");
+  say("preview", { matches: Number(await preview.getAttribute("data-preview")) });
+  await form.getByLabel("Readers share it").selectOption("failover");
+  await form.getByLabel("Messages that may wait").fill("5");
+  await shot(page, "policies-form");
+  await form.getByLabel("Messages that may wait").press("Enter");
+  await form.waitFor({ state: "detached" });
+  const row = page.locator(`tr[data-key="${options.vhost} bounds"]`);
+  await row.waitFor();
+  await shot(page, "policies");
+  say("policy", { row: (await row.innerText()).replaceAll("\n", " ") });
+
+  await page.goto(`${options.base}/#/streams/${encodeURIComponent(options.vhost)}/${encodeURIComponent(options.queue)}`);
+  await page.getByText("5 messages", { exact: true }).waitFor();
+  await page.getByRole("link", { name: "bounds" }).waitFor();
+  await page.getByText("failover", { exact: true }).first().waitFor();
+  await shot(page, "policies-queue");
+  say("limits");
+
+  await page.getByRole("link", { name: "Policies", exact: true }).click();
+  await page.getByRole("button", { name: "Delete policy bounds" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete policy" }).click();
+  await row.waitFor({ state: "detached" });
+  say("policy-deleted");
+
+  await page.getByRole("link", { name: "Retained", exact: true }).click();
+  const ask = page.getByRole("search", { name: "Retained messages" });
+  await ask.getByLabel("Filter").fill(options.topic.replace(/[^/]+$/, "+"));
+  await ask.getByLabel("Filter").press("Enter");
+  const value = page.locator(`tr[data-key="${options.topic}"]`);
+  await value.waitFor();
+  say("retained", { value: await value.locator("code.value").textContent() });
+  await shot(page, "retained");
+  await value.press("Enter");
+  const look = page.getByRole("dialog");
+  await look.locator("pre").waitFor();
+  await shot(page, "retained-value");
+  await look.getByRole("button", { name: "Clear" }).click();
+  await page.getByRole("dialog", { name: "Clear this value?" }).getByRole("button", { name: "Clear", exact: true }).click();
+  await value.waitFor({ state: "detached" });
+  say("cleared");
+}
+
 async function watch(page) {
   check(options.queue, "--queue is needed");
   await signIn(page);
@@ -216,10 +276,10 @@ async function ruleChange(page) {
   await shot(page, "rule-changed");
 }
 
-const scenarios = { login, manage, watch, "rule-change": ruleChange };
+const scenarios = { login, manage, policies, watch, "rule-change": ruleChange };
 const scenario = scenarios[options.scenario];
 if (!scenario || !options.base || !options.user || !options.password) {
-  say("failed", { error: "--base, --user, --password and --scenario (login, manage, watch, rule-change) are needed" });
+  say("failed", { error: "--base, --user, --password and --scenario (login, manage, policies, watch, rule-change) are needed" });
   process.exit(2);
 }
 const { chromium } = await playwright();

@@ -255,6 +255,248 @@ fn streams_are_added_filled_looked_into_and_deleted() {
     assert_eq!(run(&node, &["stream", "show", "jobs"]).code, REFUSED);
 }
 
+/// A queue declared with limits is the one that an application with the same arguments declares.
+#[test]
+fn a_queues_limits_are_those_of_an_applications_arguments() {
+    let node = Node::secured();
+    let flags = [
+        "stream",
+        "add",
+        "bounded",
+        "--mode",
+        "failover",
+        "--message-ttl-ms",
+        "60000",
+        "--messages-max",
+        "3",
+        "--overflow",
+        "reject",
+        "--argument",
+        "x-delivery-limit=2",
+    ];
+    done(&node, &flags);
+    let shown = json_of(&node, &["stream", "show", "bounded"]);
+    assert_eq!(shown["mode"], "failover");
+    assert_eq!(
+        shown["limits"],
+        json!({"message_ttl_ms": 60000, "messages_max": 3, "overflow": "reject", "delivery_limit": 2})
+    );
+    let mut admin = Agent::pika().connected(
+        node.addresses().amqp,
+        json!({ "user": "admin", "password": node.admin_password() }),
+    );
+    let arguments = json!({
+        "x-subscription-mode": "failover",
+        "x-message-ttl": 60000,
+        "x-max-length": 3,
+        "x-overflow": "reject-publish",
+        "x-delivery-limit": 2,
+    });
+    admin.must(
+        "queue_declare",
+        json!({ "queue": "bounded", "durable": true, "arguments": arguments }),
+    );
+    let other = ["stream", "add", "bounded", "--message-ttl-ms", "1"];
+    let refused = run(&node, &other);
+    assert_eq!(refused.code, REFUSED, "{}", refused.output());
+    let wrong = ["stream", "add", "x", "--argument", "x-max-priority=10"];
+    let refused = run(&node, &wrong);
+    assert_eq!(refused.code, REFUSED);
+    assert!(
+        refused.stderr.contains("x-max-priority"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(
+        run(&node, &["stream", "add", "x", "--argument", "x-max-length"]).code,
+        USAGE
+    );
+
+    done(
+        &node,
+        &[
+            "policy",
+            "set",
+            "all",
+            "--pattern",
+            "^bou",
+            "--messages-max",
+            "2",
+        ],
+    );
+    let shown = json_of(&node, &["stream", "show", "bounded"]);
+    assert_eq!(shown["policies"], json!(["all"]));
+    assert_eq!(shown["limits"]["messages_max"], 2, "the lower bound counts");
+    let listed = json_of(&node, &["policy", "list"]);
+    assert_eq!(listed[0]["pattern"], "^bou");
+    done(&node, &["policy", "delete", "all"]);
+    let shown = json_of(&node, &["stream", "show", "bounded"]);
+    assert_eq!(shown["limits"]["messages_max"], 3, "{shown:#}");
+}
+
+#[test]
+fn a_subscription_is_moved_by_offset_time_and_end() {
+    let node = Node::secured();
+    done(&node, &["stream", "add", "jobs"]);
+    for body in ["0", "1", "2", "3"] {
+        done(&node, &["pub", "jobs", body, "--exchange", ""]);
+    }
+    let seek = |flags: &[&str]| {
+        json_of(&node, &[&["stream", "seek", "jobs"][..], flags].concat())["left"].clone()
+    };
+    assert_eq!(seek(&["--start"]), 0);
+    let peeked = json_of(&node, &["stream", "peek", "jobs"]);
+    let second = peeked[1]["offset"].to_string();
+    assert_eq!(seek(&["--offset", &second]), 1);
+    assert_eq!(seek(&["--time", "2000-01-01T00:00:00Z"]), 0);
+    assert_eq!(seek(&["--time", "4000000000000"]), 3);
+    done(&node, &["pub", "jobs", "4", "--exchange", ""]);
+    assert_eq!(seek(&["--end"]), 1);
+    assert_eq!(json_of(&node, &["stream", "show", "jobs"])["ready"], 0);
+    for wrong in [
+        &["--time", "yesterday"][..],
+        &["--offset", "x"][..],
+        &[][..],
+    ] {
+        let finished = run(&node, &[&["stream", "seek", "jobs"][..], wrong].concat());
+        assert_ne!(finished.code, DONE, "{wrong:?}");
+    }
+}
+
+#[test]
+fn last_values_are_listed_printed_and_cleared() {
+    let node = Node::secured();
+    let login =
+        json!({ "user": "admin", "password": node.admin_password(), "client_id": "sensor" });
+    let mut device = Agent::paho().connected(node.addresses().mqtt, login);
+    for number in 0..120 {
+        let topic = format!("plant/{number:03}/temp");
+        let value = json!({ "topic": topic, "body": number.to_string(), "qos": 1, "retain": true });
+        device.must("publish", value);
+    }
+    let all = json_of(&node, &["retained", "list", "plant/#"]);
+    let addresses: Vec<&str> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|value| value["address"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        addresses.len(),
+        120,
+        "from all shards, over more than one page"
+    );
+    assert!(addresses.is_sorted(), "{addresses:?}");
+    let some = json_of(&node, &["retained", "list", "plant/+/temp", "--count", "7"]);
+    assert_eq!(some.as_array().unwrap().len(), 7);
+    assert_eq!(done(&node, &["retained", "get", "plant/042/temp"]), "42");
+    done(&node, &["retained", "clear", "plant/042/temp"]);
+    for gone in ["get", "clear"] {
+        let finished = run(&node, &["retained", gone, "plant/042/temp"]);
+        assert_eq!(finished.code, REFUSED, "{}", finished.output());
+    }
+}
+
+#[test]
+fn exchanges_and_bindings_are_added_listed_and_deleted() {
+    let node = Node::secured();
+    done(&node, &["exchange", "add", "orders", "--alternate", "rest"]);
+    done(&node, &["exchange", "add", "rest", "--kind", "fanout"]);
+    done(&node, &["exchange", "add", "orders-eu"]);
+    for queue in ["eu", "lost"] {
+        done(&node, &["stream", "add", queue]);
+    }
+    done(
+        &node,
+        &[
+            "binding",
+            "add",
+            "orders",
+            "orders-eu",
+            "eu.#",
+            "--to-exchange",
+        ],
+    );
+    done(&node, &["binding", "add", "orders-eu", "eu", "*.new"]);
+    done(&node, &["binding", "add", "rest", "lost"]);
+    let published =
+        |key: &str| json_of(&node, &["pub", key, "x", "--exchange", "orders"])["routed"].clone();
+    assert_eq!(
+        (published("eu.new"), published("us.new")),
+        (json!(1), json!(1))
+    );
+    for queue in ["eu", "lost"] {
+        assert_eq!(
+            json_of(&node, &["stream", "show", queue])["ready"],
+            1,
+            "{queue}"
+        );
+    }
+    // To an application it is the exchange that it would declare.
+    let mut admin = Agent::pika().connected(
+        node.addresses().amqp,
+        json!({ "user": "admin", "password": node.admin_password() }),
+    );
+    admin.must(
+        "exchange_declare",
+        json!({ "exchange": "orders", "exchange_type": "topic", "durable": true, "arguments": { "alternate-exchange": "rest" } }),
+    );
+    let listed = json_of(&node, &["exchange", "list"]);
+    let orders = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == "orders");
+    assert_eq!(orders.unwrap()["alternate"], "rest");
+    let onwards = json_of(&node, &["binding", "list", "--exchange", "orders"]);
+    assert_eq!(onwards[0]["destination_kind"], "exchange", "{onwards:#}");
+    let delete = [
+        "binding",
+        "delete",
+        "orders",
+        "orders-eu",
+        "eu.#",
+        "--to-exchange",
+    ];
+    done(&node, &delete);
+    assert_eq!(
+        json_of(&node, &["binding", "list", "--exchange", "orders"]),
+        json!([])
+    );
+    let used = ["exchange", "delete", "rest", "--if-unused"];
+    assert_eq!(run(&node, &used).code, REFUSED);
+    done(&node, &["exchange", "delete", "rest"]);
+    assert_eq!(run(&node, &["exchange", "delete", "rest"]).code, REFUSED);
+}
+
+/// What devices subscribe to is in the list of bindings, and a group in that of streams.
+#[test]
+fn live_subscriptions_and_groups_are_listed() {
+    let node = Node::secured();
+    let login = json!({ "user": "admin", "password": node.admin_password(), "client_id": "panel" });
+    let mut device = Agent::paho().connected(node.addresses().mqtt, login);
+    device.must("subscribe", json!({ "filters": [["plant/+/temp", 1]] }));
+    device.must(
+        "subscribe",
+        json!({ "filters": [["$share/workers/jobs/#", 1]] }),
+    );
+    let bound = json_of(&node, &["binding", "list", "--to", "panel"]);
+    assert_eq!(bound[0]["destination_kind"], "session", "{bound:#}");
+    assert_eq!(
+        (&bound[0]["exchange"], &bound[0]["pattern"]),
+        (&json!("amq.topic"), &json!("plant.*.temp"))
+    );
+    let group = json_of(&node, &["stream", "show", "$share/workers/jobs/#"]);
+    assert_eq!(group["kind"], "group", "{group:#}");
+    assert_eq!(
+        (&group["group"], &group["filter"], &group["mode"]),
+        (&json!("workers"), &json!("jobs/#"), &json!("shared"))
+    );
+    assert_eq!(group["members"][0]["client_id"], "panel");
+    let bound = json_of(&node, &["binding", "list", "--to", "$share/workers/jobs/#"]);
+    assert_eq!(bound[0]["destination_kind"], "group", "{bound:#}");
+}
+
 #[test]
 fn connections_are_listed_and_closed() {
     let node = Node::secured();

@@ -92,6 +92,39 @@ fn a_user_and_a_rule_made_in_the_console_work_at_once() {
     assert_eq!(answer["reasons"], json!([0x87]), "{answer}");
 }
 
+/// A policy written in the console counts for the queue that it names, and a retained message cleared there is
+/// sent to nobody any more.
+#[test]
+fn a_policy_and_a_retained_message_are_looked_at_and_removed() {
+    let node = Node::secured();
+    let password = node.admin_password();
+    let mut application = Agent::pika().connected(
+        node.addresses().amqp,
+        json!({ "user": "admin", "password": password }),
+    );
+    application.must("queue_declare", json!({ "queue": "bounded" }));
+    let login =
+        |client: &str| json!({ "client_id": client, "user": "admin", "password": password });
+    let mut device = Agent::paho().connected(node.addresses().mqtt, login("sensor"));
+    let value = json!({ "topic": "plant/7/temp", "body": "21.5", "qos": 1, "retain": true });
+    device.must("publish", value);
+    let flags = ["--queue", "bounded", "--topic", "plant/7/temp"];
+    let mut browser = Browser::start(&node, "policies", &flags);
+    let preview = browser.step("preview", |_| true);
+    assert_eq!(preview["matches"], 1, "{preview}");
+    for step in ["policy", "limits", "policy-deleted"] {
+        browser.step(step, |_| true);
+    }
+    let shown = browser.step("retained", |_| true);
+    assert_eq!(shown["value"], "21.5", "{shown}");
+    browser.step("cleared", |_| true);
+    browser.done();
+    device.must("subscribe", json!({ "filters": [["plant/#", 1]] }));
+    let later = json!({ "topic": "plant/8/temp", "body": "the first", "qos": 1 });
+    device.must("publish", later);
+    assert_eq!(device.take_one()["body"], "the first");
+}
+
 /// Live connections of both protocols and a queue's depth move before the administrator's eyes.
 #[test]
 fn live_connections_and_a_queues_depth_move() {

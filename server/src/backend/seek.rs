@@ -5,8 +5,10 @@
 use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::SeekTo;
 use anabranch_core::authority::{Action, Resource};
+use anabranch_core::id::{Offset, UnixMs};
+use anabranch_core::port::{Question, SeekTo as Place, ShardReply};
 
-use super::{Done, NodeBackend};
+use super::{Done, NodeBackend, refused};
 
 impl NodeBackend {
     /// What leaves is taken from the queue as if it were consumed, or purged: whoever may do both may do this.
@@ -25,9 +27,19 @@ impl NodeBackend {
         for action in [Action::Consume, Action::Purge] {
             self.allow(who, action, vhost, Resource::Queue(name))?;
         }
-        let _ = to;
-        Err(BackendError::Invalid(
-            "seek is not supported yet".to_owned(),
-        ))
+        let question = Question::Seek {
+            stream: place.stream,
+            to: match to {
+                SeekTo::Start => Place::Start,
+                SeekTo::End => Place::End,
+                SeekTo::Offset(offset) => Place::Offset(Offset(offset)),
+                SeekTo::TimeMs(time) => Place::Time(UnixMs(time)),
+            },
+        };
+        let answer = self.parts.asker.ask(place.shard, question).await;
+        match answer.map_err(refused)? {
+            ShardReply::Count(left) => Ok(left),
+            _ => Ok(0),
+        }
     }
 }
