@@ -67,7 +67,6 @@ struct Churn {
     publisher: Client,
     clients: Vec<Client>,
     streams: Vec<Model>,
-    born: Mode,
     tags: u32,
     /// Keys are addresses; else headers.
     by_address: bool,
@@ -80,7 +79,7 @@ struct Churn {
 
 impl Churn {
     fn new(mode: Mode, seed: u64) -> Churn {
-        let workers = 1 + (seed % 3 == 0) as u16;
+        let workers = 1 + u16::from(seed.is_multiple_of(3));
         let mut node = Node::new(workers, 1);
         let publisher = node.connect(0);
         let mut churn = Churn {
@@ -92,7 +91,6 @@ impl Churn {
                 Model::new(mode, "kept", true),
                 Model::new(mode, "held", false),
             ],
-            born: mode,
             tags: 0,
             by_address: seed.is_multiple_of(2),
             changing: false,
@@ -292,11 +290,6 @@ impl Churn {
         for at in 0..self.streams.len() {
             if self.streams[at].durable {
                 self.streams[at].crashed();
-                // A change that is not journalled is forgotten.
-                if self.changing {
-                    let born = self.born;
-                    self.streams[at].set_mode(born);
-                }
             } else {
                 self.streams[at] = Model::new(self.streams[at].mode, self.streams[at].name, false);
                 self.declare(at);
@@ -304,7 +297,7 @@ impl Churn {
         }
     }
 
-    /// Another mode, for the stream whose shard can be reached.
+    /// Another mode, for the journalled stream.
     fn change_mode(&mut self) {
         let modes = [
             Mode::Shared,
@@ -315,11 +308,12 @@ impl Churn {
         let mode = modes[self.dice.roll(4) as usize];
         self.node.settle();
         self.collect();
-        let id = self.node.stat(self.streams[0].name).stream;
-        let data = self.node.data.get_mut(&ShardId(1)).unwrap();
-        data.shard.set_mode(id, mode);
         self.streams[0].set_mode(mode);
-        self.node.settle();
+        let limits = StreamLimits {
+            mode,
+            ..StreamLimits::default()
+        };
+        self.node.set_limits(self.streams[0].name, limits);
         for client in self.clients.clone() {
             let mail = self.node.mails.get(&client.id);
             let answers = mail.map(|mail| mail.answers.clone()).unwrap_or_default();

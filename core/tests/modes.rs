@@ -297,13 +297,7 @@ fn a_change_of_mode_counts_for_what_is_handed_out_next() {
     let (one, two) = (take(&mut node, c[1]), take(&mut node, c[2]));
     assert_eq!((&*one[0].0, &*two[0].0), ("a1", "a2"));
     let set = |node: &mut Node, mode| {
-        let id = node.stat("q").stream;
-        node.data
-            .get_mut(&ShardId(1))
-            .unwrap()
-            .shard
-            .set_mode(id, mode);
-        node.settle();
+        node.set_limits("q", limits(mode));
     };
     set(&mut node, Mode::KeyShared);
     // Two hold messages of one key: nobody is handed another before one has settled.
@@ -376,10 +370,7 @@ fn what_came_back_before_a_change_of_mode_is_not_overtaken() {
     };
     node.ask(c[1], less);
     node.settle_one(c[1], TAG, held[0].1, Outcome::Released);
-    let id = node.stat("q").stream;
-    let data = node.data.get_mut(&ShardId(1)).unwrap();
-    data.shard.set_mode(id, Mode::KeyShared);
-    node.settle();
+    node.set_limits("q", limits(Mode::KeyShared));
     node.disconnect(c[1]);
     node.consume(c[2], "q", 9).unwrap();
     assert_eq!(bodies(&node.mail(c[2])), ["a1", "a2", "a3"]);

@@ -43,8 +43,8 @@ impl<B: Place> Shard<B> {
     }
 
     /// Gives a stream another mode, for what is handed out next. Readers that the new mode has no place for are
-    /// ended, and what they hold goes back. For what is applied: everybody who holds a copy of the shard must do it.
-    pub fn set_mode(&mut self, id: StreamId, mode: Mode) {
+    /// ended, and what they hold goes back.
+    pub(super) fn set_mode(&mut self, id: StreamId, mode: Mode) {
         let Some(stream) = self.stream_mut(id) else {
             return;
         };

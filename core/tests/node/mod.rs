@@ -466,6 +466,21 @@ impl Node {
         self.ask(client, settle);
     }
 
+    /// Other limits for a stream of a data shard, as its shard is asked for them.
+    pub fn set_limits(&mut self, name: &str, limits: StreamLimits) {
+        let stream = self.stat(name).stream;
+        let home = self.fabric.meta().stream_by_id(stream).unwrap().shard;
+        let question = Question::SetLimits { stream, limits };
+        let mut ask = vec![ShardRequest::Ask {
+            ticket: u64::MAX,
+            question,
+        }];
+        let data = self.data.get_mut(&home).unwrap();
+        data.shard
+            .handle(self.now, WorkerId(0), &mut ask, &mut &data.journal);
+        self.settle();
+    }
+
     /// What the stream's shard tells of it: by its name in the vhost `/`.
     pub fn stat(&mut self, name: &str) -> StreamStat {
         match self.question(name, |stream| Question::Stat { stream }) {
