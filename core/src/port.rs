@@ -604,6 +604,10 @@ pub struct StreamStat {
     pub live: bool,
     /// Filters of the session.
     pub filters: Vec<FilterSpec>,
+    /// Whether the session leaves a will.
+    pub will: bool,
+    /// Keys of the session that are held, for messages that are stored once.
+    pub keys: u64,
     /// Waiting.
     pub ready: u64,
     /// Handed out, not settled.
@@ -705,6 +709,8 @@ pub struct Forward {
     pub vhost: VhostId,
     /// What.
     pub message: Arc<Message>,
+    /// Stored once, if it is handed over again.
+    pub once: Option<Once>,
     /// The stream that dropped it: it then passes by streams round which it would go for ever.
     pub from: Option<StreamId>,
 }

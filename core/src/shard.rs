@@ -138,7 +138,7 @@ pub(crate) struct Match {
 /// Sessions' filters of one vhost.
 #[derive(Default)]
 pub(crate) struct Filters {
-    pub(crate) trie: FilterTrie<Match>,
+    pub(crate) trie: FilterTrie<matching::Holders>,
     pub(crate) cache: FxHashMap<Address, Arc<[matching::Wanted]>>,
 }
 
@@ -356,7 +356,7 @@ impl<B: Place> Shard<B> {
                     if let Some(once) = extra.as_deref().and_then(|extra| extra.once)
                         && self.is_overtaken(once, &message)
                     {
-                        let why = PublishOutcome::Refused(ErrorKind::NotFound);
+                        let why = PublishOutcome::Refused(ErrorKind::Locked);
                         self.outbox.published(from, sequence, why);
                         continue;
                     }
@@ -368,7 +368,7 @@ impl<B: Place> Shard<B> {
                             self.outbox.published(from, sequence, why);
                             continue;
                         }
-                        self.saw_kept(by_topic, &streams, &message);
+                        self.saw_kept(by_topic, &streams, extra.as_deref(), &message);
                     }
                     if self.limiter.may_refuse()
                         && let Some(takers) = self.refuse_where_full(&streams, &message)
@@ -424,9 +424,19 @@ impl<B: Place> Shard<B> {
 
     /// Notes for those who read last values that a newer one came in.
     #[cold]
-    fn saw_kept(&mut self, by_topic: Option<VhostId>, streams: &[StreamId], message: &Message) {
+    fn saw_kept(
+        &mut self,
+        by_topic: Option<VhostId>,
+        streams: &[StreamId],
+        extra: Option<&Extra>,
+        message: &Message,
+    ) {
         if let Some(vhost) = by_topic.filter(|_| !self.watches.is_idle()) {
-            self.watches.saw(vhost, streams, &message.address);
+            // A repeat does not come to the stream as a message.
+            let once = extra.and_then(|extra| extra.once);
+            if !once.is_some_and(|once| self.is_repeat(once)) {
+                self.watches.saw(vhost, streams, &message.address);
+            }
         }
     }
 
@@ -609,7 +619,7 @@ impl Shard<Arc<Message>> {
             return PublishOutcome::Refused(ErrorKind::Busy);
         }
         if message.retain {
-            self.saw_kept(by_topic, streams, message);
+            self.saw_kept(by_topic, streams, extra, message);
         }
         let clock = self.now.unix.max(message.published);
         if self.limiter.may_refuse()

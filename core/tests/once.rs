@@ -6,12 +6,14 @@
 
 mod node;
 
+use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::*;
 use anabranch_core::id::*;
 use anabranch_core::message::{Message, Quality};
 use anabranch_core::worker::Mail;
 use bytes::Bytes;
 use node::*;
+use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -503,12 +505,58 @@ fn who_lost_its_session_stores_nothing_under_its_keys() {
     node.ask(old, publish(old, 1, Some(1), "a", "once"));
     assert_eq!(
         outcomes(&node.mail(old)),
-        [(
-            1,
-            1,
-            PublishOutcome::Refused(anabranch_core::error::ErrorKind::NotFound)
-        )]
+        [(1, 1, PublishOutcome::Refused(ErrorKind::Locked))]
     );
     node.consume(new, "queue", 10).unwrap();
     assert_eq!(bodies(&node.mail(new)), ["once"]);
+}
+
+#[test]
+fn who_lost_its_session_lets_go_of_no_key() {
+    let mut node = Node::new(1, 1);
+    let old = node.connect(0);
+    node.session(old, "p", false, 3600);
+    let _new = return_to(&mut node, "p");
+    let forget = Command::Forget {
+        token: Token(5),
+        once: OnceKey(1),
+    };
+    let _ = node.mail(old);
+    let refused = node.reply(old, forget);
+    assert_eq!(refused, Err(ErrorKind::Locked));
+}
+
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![
+        any::<bool>().prop_map(|untold| End::Node { untold }),
+        Just(End::Connections),
+        Just(End::TakeOver),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// One end after another, each after any number of frames.
+    #[test]
+    fn any_ends_one_after_another_leave_each_message_once(
+        layout in 0usize..LAYOUTS.len(),
+        ends in proptest::collection::vec((0u32..6, end()), 0..6),
+    ) {
+        let mut world = World::new(LAYOUTS[layout]);
+        for (left, end) in ends {
+            world.node.frames_left = Some(left);
+            world.node.last_is_untold = end == End::Node { untold: true };
+            world.run();
+            world.end(end);
+        }
+        world.run();
+        prop_assert!(world.publisher.is_finished());
+        prop_assert_eq!(keyed(&world.reader.taken), KEYED);
+        let queue = world.queue();
+        prop_assert_eq!(keyed(&queue), KEYED);
+        if world.live.is_some() {
+            prop_assert_eq!(keyed(&world.live_taken), KEYED);
+        }
+    }
 }

@@ -278,7 +278,7 @@ fn who_lost_its_session_is_not_told_that_a_receipt_is_kept() {
     let offset = node.mail(device).deliveries[0].offset;
     let back = resume(&mut node, "d");
     let late = node.reply(device, receive(offset));
-    assert_eq!(late, Err(ErrorKind::NotFound));
+    assert_eq!(late, Err(ErrorKind::Locked));
     assert_eq!(told(&node.mail(back)), [("m".to_owned(), 2)]);
 }
 
@@ -303,4 +303,41 @@ fn receipts_of_a_batch_share_a_record() {
     );
     let answers = node.mail(device).answers;
     assert_eq!(answers.len(), 10);
+}
+
+/// A million sessions may have one filter: each comes and goes without the others being looked through.
+#[test]
+fn many_sessions_of_one_filter_come_and_go_by_themselves() {
+    let mut node = Node::new(1, 1);
+    let clients: Vec<Client> = (0..60).map(|_| node.connect(0)).collect();
+    for (number, client) in clients.iter().enumerate() {
+        let expiry_s = if number % 3 == 0 { 0 } else { 3600 };
+        node.session(*client, &format!("s{number}"), false, expiry_s);
+        node.subscribe_with(*client, vec![wanting("all", Quality::AtMostOnce, 1)]);
+        node.subscribe_with(*client, vec![wanting("all", Quality::AtMostOnce, 2)]);
+    }
+    for client in clients.iter().step_by(2) {
+        let unsubscribe = Command::Unsubscribe {
+            token: Token(9),
+            filters: vec![FilterName {
+                group: None,
+                filter: "all".parse().unwrap(),
+            }],
+        };
+        let gone = node.reply(*client, unsubscribe);
+        assert_eq!(gone, Ok(Reply::Unsubscribed(vec![true])));
+    }
+    node.ask(clients[0], publish(clients[0], 1, None, "all", "x"));
+    for (number, client) in clients.iter().enumerate() {
+        let got = node.mail(*client).deliveries;
+        let identifiers: Vec<u32> = got.iter().map(|one| one.identifier).collect();
+        let expected: &[u32] = if number % 2 == 0 { &[] } else { &[2] };
+        assert_eq!(identifiers, expected, "session {number}");
+    }
+    for client in clients {
+        node.disconnect(client);
+    }
+    let last = node.connect(0);
+    node.ask(last, publish(last, 7, None, "all", "x"));
+    assert_eq!(outcomes(&node.mail(last)), [(7, 7, PublishOutcome::Routed)]);
 }

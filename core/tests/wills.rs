@@ -239,6 +239,9 @@ fn a_will_that_is_due_survives_the_node_at_every_frame() {
     for untold in [false, true] {
         for left in 0..8 {
             let mut world = World::new(3600, 0);
+            world.node.declare(world.watcher, "left", true).unwrap();
+            world.node.bind(world.watcher, "left", "wills/#");
+            world.node.pass(100);
             world.node.frames_left = Some(left);
             world.node.last_is_untold = untold;
             world.lose();
@@ -258,6 +261,10 @@ fn a_will_that_is_due_survives_the_node_at_every_frame() {
                 world.heard().is_empty(),
                 "after {left} frames, untold: {untold}"
             );
+            let reader = world.node.connect(0);
+            world.node.consume(reader, "left", 10).unwrap();
+            let stored = world.node.mail(reader);
+            assert_eq!(bodies(&stored), ["will"], "after {left} frames");
         }
     }
 }
@@ -322,4 +329,28 @@ fn a_will_that_may_not_be_published_may_not_be_left() {
     let session = opening("d", false, 3600, None);
     let open = node.reply(device, Command::OpenSession { token, session });
     assert_eq!(open, Ok(Reply::Session { present: false }));
+}
+
+#[test]
+fn a_will_can_be_a_last_value() {
+    let mut world = World::new(3600, 0);
+    let mut last = will(&world.node, "last", 0).unwrap();
+    let message = Message {
+        retain: true,
+        ..Message::clone(&last.message)
+    };
+    last.message = Arc::new(message);
+    world.reopen(false, Some(last));
+    world.lose();
+    let late = world.node.connect(0);
+    world.node.session(late, "late", false, 3600);
+    let every = SessionFilter {
+        spec: filter("wills/#"),
+        group: None,
+        retained: SendRetained::Always,
+    };
+    world.node.subscribe_with(late, vec![every]);
+    let got = world.node.mail(late);
+    assert_eq!(bodies(&got), ["last"]);
+    assert!(got.deliveries[0].retain);
 }

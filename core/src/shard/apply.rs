@@ -17,7 +17,7 @@ use crate::message::{Message, Quality};
 use crate::port::{Extra, GroupKey, Member, OpenSession, Parting, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
 use crate::shard::limit::end_of;
-use crate::shard::matching::{self, Wanted};
+use crate::shard::matching::{self, Holders, Wanted};
 use crate::shard::wills;
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
 use crate::stream::{Entry, FilterList, Kind, Session, Stream, Volume};
@@ -206,7 +206,7 @@ impl<B: Place> Shard<B> {
         let mut found: Vec<Match> = Vec::new();
         filters
             .trie
-            .visit(address, |candidate| found.push(candidate.clone()));
+            .visit(address, |holders| found.extend(holders.iter().cloned()));
         let found = matching::merge(found);
         if filters.cache.len() >= CACHE_ENTRIES_MAX {
             filters.cache.clear();
@@ -332,19 +332,38 @@ impl<B: Place> Shard<B> {
         else {
             return;
         };
-        self.fabric.begin_interest(vhost, &spec.filter, self.id);
         let filters = self.filters.entry(vhost).or_default();
         filters.cache.clear();
         let filter = spec.filter.clone();
-        filters.trie.insert(&filter, true, Match { place, spec });
+        let session = Match { place, spec };
+        let known = filters.trie.values_mut(&filter).next();
+        let is_new = match known {
+            Some(holders) => holders.set(session),
+            None => {
+                let mut holders = Holders::default();
+                holders.set(session);
+                filters.trie.insert(&filter, true, holders);
+                true
+            }
+        };
+        if is_new {
+            self.fabric.begin_interest(vhost, &filter, self.id);
+        }
     }
 
     pub(super) fn unbind(&mut self, vhost: VhostId, place: u32, spec: &FilterSpec) {
-        if let Some(filters) = self.filters.get_mut(&vhost) {
-            filters.cache.clear();
-            filters
-                .trie
-                .remove(&spec.filter, |candidate| candidate.place == place);
+        let Some(filters) = self.filters.get_mut(&vhost) else {
+            return;
+        };
+        let Some(holders) = filters.trie.values_mut(&spec.filter).next() else {
+            return;
+        };
+        if !holders.remove(place) {
+            return;
+        }
+        filters.cache.clear();
+        if holders.is_empty() {
+            filters.trie.remove(&spec.filter, Holders::is_empty);
         }
         self.fabric.end_interest(vhost, &spec.filter, self.id);
     }
@@ -665,30 +684,12 @@ impl<B: Place> Shard<B> {
         let mut granted = Vec::with_capacity(filters.len());
         for spec in filters {
             granted.push(Ok(spec.quality));
-            let replaced = self.stream_mut(id).and_then(|stream| {
-                let vhost = stream.vhost;
-                let session = stream.session_mut()?;
-                Some((vhost, session.filters.set(spec.clone())?))
-            });
-            // The new one first: interest must not end in between.
-            self.bind(place, spec);
-            if let Some((vhost, old)) = replaced {
-                self.unbind_replaced(vhost, place, &old);
+            if let Some(session) = self.stream_mut(id).and_then(Stream::session_mut) {
+                session.filters.set(spec.clone());
             }
+            self.bind(place, spec);
         }
         granted
-    }
-
-    /// Takes the older of two equal filters of one session out again.
-    fn unbind_replaced(&mut self, vhost: VhostId, place: u32, old: &FilterSpec) {
-        if let Some(filters) = self.filters.get_mut(&vhost) {
-            filters.cache.clear();
-            let mut first = true;
-            filters.trie.remove(&old.filter, |candidate| {
-                candidate.place == place && candidate.spec == *old && std::mem::take(&mut first)
-            });
-        }
-        self.fabric.end_interest(vhost, &old.filter, self.id);
     }
 }
 

@@ -152,11 +152,12 @@ impl<B: Place> Shard<B> {
     ) -> Option<Forward> {
         let (id, message, reason) = match errand {
             Errand::Will { number } => {
-                let (vhost, message) = self.due_will(now, *number)?;
+                let (vhost, message, once) = self.due_will(now, *number)?;
                 return Some(Forward {
                     id: 0,
                     vhost,
                     message,
+                    once: Some(once),
                     from: None,
                 });
             }
@@ -178,6 +179,7 @@ impl<B: Place> Shard<B> {
             id: 0,
             vhost: stream.vhost,
             message: Arc::new(letter(now, stream.title(), reason, to, &message)),
+            once: None,
             from: Some(id),
         })
     }

@@ -1,11 +1,74 @@
 //! What the filters of one session ask together of a message that several of them match.
 //!
-//! Owns: one copy for each session, as its filters ask it: the highest quality, every number.
+//! Owns: one copy for each session, as its filters ask it: the highest quality, every number; the sessions of one
+//! filter, found by their place, since there may be a million.
 //! Never: walks filters (`trie.rs`) or stores (`apply.rs`).
 
 use super::Match;
 use crate::message::Quality;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// So many sessions of one filter are looked through one by one.
+const FEW_MAX: usize = 16;
+
+/// The sessions that have one filter, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    list: SmallVec<[Match; 1]>,
+    /// Where each session stands in the list: of all of them or of none.
+    places: FxHashMap<u32, u32>,
+}
+
+impl Holders {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Match> {
+        self.list.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    fn find(&self, place: u32) -> Option<usize> {
+        if self.places.is_empty() {
+            return self.list.iter().position(|held| held.place == place);
+        }
+        self.places.get(&place).map(|at| *at as usize)
+    }
+
+    /// Puts a session in, or changes what it asks; says whether it is new.
+    pub(super) fn set(&mut self, session: Match) -> bool {
+        if let Some(at) = self.find(session.place) {
+            self.list[at] = session;
+            return false;
+        }
+        if !self.places.is_empty() {
+            self.places.insert(session.place, self.list.len() as u32);
+        }
+        self.list.push(session);
+        if self.places.is_empty() && self.list.len() > FEW_MAX {
+            let numbered = (0..).zip(&self.list);
+            self.places = numbered.map(|(at, held)| (held.place, at)).collect();
+        }
+        true
+    }
+
+    /// Takes a session out; says whether it was there.
+    pub(super) fn remove(&mut self, place: u32) -> bool {
+        let Some(at) = self.find(place) else {
+            return false;
+        };
+        self.list.swap_remove(at);
+        if !self.places.is_empty() {
+            self.places.remove(&place);
+            if let Some(moved) = self.list.get(at) {
+                self.places.insert(moved.place, at as u32);
+            }
+        }
+        true
+    }
+}
 
 /// A session that a message goes to.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +127,24 @@ mod tests {
                 retain_as_published: identifier == 7,
                 identifier,
             },
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn holders_are_a_map_by_place(steps in proptest::collection::vec((proptest::prelude::any::<bool>(), 0u32..40), 0..200)) {
+            let (mut holders, mut model) = (Holders::default(), std::collections::BTreeMap::new());
+            for (identifier, (add, place)) in (0..).zip(steps) {
+                let session = candidate(place, Quality::AtMostOnce, identifier, false);
+                let same = match add {
+                    true => holders.set(session) == model.insert(place, identifier).is_none(),
+                    false => holders.remove(place) == model.remove(&place).is_some(),
+                };
+                proptest::prop_assert!(same);
+            }
+            let kept = holders.iter().map(|held| (held.place, held.spec.identifier));
+            let kept: std::collections::BTreeMap<u32, u32> = kept.collect();
+            proptest::prop_assert_eq!((holders.list.len(), kept), (model.len(), model));
         }
     }
 

@@ -37,19 +37,7 @@ impl<B: Place> Shard<B> {
         message: &Message,
         place: &B,
     ) -> PublishOutcome {
-        let known = match once {
-            Once::Keyed { session, key } => match self.keys(session) {
-                Some(keys) => keys.is_stored(key),
-                // It ended with a clean start: whoever publishes in it has lost it.
-                None => false,
-            },
-            Once::Numbered {
-                session,
-                number,
-                floor,
-            } => self.heard.knows(session, number, floor),
-        };
-        if known {
+        if self.is_repeat(once) {
             return PublishOutcome::Routed;
         }
         let plain = Extra {
@@ -73,6 +61,22 @@ impl<B: Place> Shard<B> {
             } => self.heard.note(session, number, floor, message.published),
         }
         outcome
+    }
+
+    /// Whether its message was stored here.
+    pub(super) fn is_repeat(&mut self, once: Once) -> bool {
+        match once {
+            // Of a session that ended nothing is known: whoever publishes in it has lost it.
+            Once::Keyed { session, key } => {
+                let keys = self.keys(session);
+                keys.is_some_and(|keys| keys.is_stored(key))
+            }
+            Once::Numbered {
+                session,
+                number,
+                floor,
+            } => self.heard.knows(session, number, floor),
+        }
     }
 
     fn keys(&mut self, session: StreamId) -> Option<&mut Keys> {

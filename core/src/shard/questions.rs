@@ -187,13 +187,13 @@ impl<B: Place> Shard<B> {
                 Some(stream) => {
                     return self.change(now.unix, mark, Change::Taken { stream, key });
                 }
-                None => Err(no_session()),
+                None => Err(taken_over()),
             },
             Question::Forget { connection, key } => match self.session_of(connection) {
                 Some(stream) => {
                     return self.change(now.unix, mark, Change::Forgotten { stream, key });
                 }
-                None => Err(no_session()),
+                None => Err(taken_over()),
             },
             Question::Receive {
                 consumer,
@@ -503,6 +503,11 @@ pub(super) fn no_stream() -> Refusal {
     Refusal::new(ErrorKind::NotFound, "the queue is gone")
 }
 
+/// A question about a session that the connection had.
+pub(super) fn taken_over() -> Refusal {
+    Refusal::new(ErrorKind::Locked, "another connection has the session")
+}
+
 pub(super) fn no_session() -> Refusal {
     Refusal::new(ErrorKind::NotFound, "the connection has no session")
 }
@@ -543,6 +548,10 @@ pub(super) fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
         filters: session
             .map(|session| session.filters.to_vec())
             .unwrap_or_default(),
+        will: session.is_some_and(|session| session.will.is_some()),
+        keys: session
+            .and_then(|session| session.keys.as_ref())
+            .map_or(0, |keys| keys.len() as u64),
         ready: stream.ready(),
         unsettled: stream.held(),
         consumers: stream.readers.attached() as u32,

@@ -4,7 +4,7 @@
 //! Never: which offsets were received (`stream/owed.rs`).
 //! Next: `frame.rs`, which writes receipts.
 
-use super::questions::no_session;
+use super::questions::taken_over;
 use super::{Place, Shard};
 use crate::dispatch::travel_units;
 use crate::error::Refusal;
@@ -65,11 +65,11 @@ impl<B: Place> Shard<B> {
     ) -> Option<Result<ShardReply, Refusal>> {
         // Who lost its session must not be told that this is kept.
         if self.session_of(consumer.connection) != Some(id) {
-            return Some(Err(no_session()));
+            return Some(Err(taken_over()));
         }
         let journalled = self.journalled();
         let Some(stream) = self.stream_mut(id) else {
-            return Some(Err(no_session()));
+            return Some(Err(taken_over()));
         };
         let number = stream.readers.find(consumer).map(|reader| reader.number);
         if !number.is_some_and(|number| stream.is_held_by(offset.0, number)) {

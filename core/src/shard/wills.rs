@@ -11,6 +11,7 @@ use super::forward::Errand;
 use super::{Place, Shard};
 use crate::id::{Epoch, Now, StreamId, UnixMs, VhostId};
 use crate::message::Message;
+use crate::port::Once;
 use crate::record::{Change, Mark};
 use crate::stream::{Session, Stream};
 use crate::will::SavedWill;
@@ -126,9 +127,20 @@ impl<B: Place> Shard<B> {
     }
 
     /// A will that is due, as it is published now.
-    pub(super) fn due_will(&self, now: UnixMs, number: u64) -> Option<(VhostId, Arc<Message>)> {
-        let (vhost, will) = self.wills.due.wills.get(&number)?;
-        Some((*vhost, will.message_at(now)))
+    pub(super) fn due_will(
+        &self,
+        now: UnixMs,
+        number: u64,
+    ) -> Option<(VhostId, Arc<Message>, Once)> {
+        let wills = &self.wills.due.wills;
+        let (vhost, will) = wills.get(&number)?;
+        // No session has the number 0: the wills of a shard are counted like one session's messages.
+        let once = Once::Numbered {
+            session: StreamId::of_session(self.id, 0),
+            number,
+            floor: wills.first_key_value().map_or(number, |(first, _)| *first),
+        };
+        Some((*vhost, will.message_at(now), once))
     }
 
     /// It is stored wherever it goes.

@@ -28,6 +28,7 @@ impl Worker {
             id,
             vhost,
             message,
+            once,
             from: source,
         } = forward;
         let mut route = self.router.route(vhost, &message);
@@ -50,9 +51,14 @@ impl Worker {
         let mut outcome = PublishOutcome::Unroutable;
         let mut awaited: SmallVec<[(ShardId, ShardRequest); 2]> = SmallVec::new();
         for (shard, streams) in targets {
+            let mut extra = extra(&route, shard);
+            if once.is_some() {
+                extra.get_or_insert_default().once = once;
+            }
             let at_once = shard.is_volatile() && !self.blocked.contains(&shard);
             if at_once && shard == own {
-                let result = self.shard.take(&streams, route.by_topic, None, &message);
+                let extra = extra.as_deref();
+                let result = self.shard.take(&streams, route.by_topic, extra, &message);
                 outcome = worse(outcome, result);
                 continue;
             }
@@ -60,7 +66,7 @@ impl Worker {
                 sequence: Sequence(0),
                 streams,
                 by_topic: route.by_topic,
-                extra: extra(&route, shard),
+                extra,
                 message: message.clone(),
             };
             match at_once {

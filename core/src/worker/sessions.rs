@@ -72,8 +72,13 @@ impl Worker {
                 "the will's exchange does not exist",
             ));
         }
-        if route.internal || !self.may_publish(state, &route, &will.message) {
-            let (user, address) = (&here.principal.user, &will.message.address);
+        let message = &will.message;
+        let keeps = message.retain && route.by_topic.is_some();
+        let refused = route.internal
+            || !self.may_publish(state, &route, message)
+            || (keeps && !self.may_keep(state, &route, message));
+        if refused {
+            let (user, address) = (&here.principal.user, &message.address);
             return Err(Refusal::new(
                 ErrorKind::AccessRefused,
                 format!("a will for '{address}' refused for user '{user}'"),
