@@ -79,7 +79,7 @@ fn examples_of_the_address_codec() {
 /// The address of no level has no topic of its own; the empty key and the topic `/` are neighbours.
 #[test]
 fn the_empty_key_is_written_as_a_topic() {
-    assert_eq!(key_to_topic(""), "/");
+    assert_eq!(key_to_topic(""), "%");
 }
 
 /// A topic longer than a routing key can be: the key is cut, and relayed with the header that tells the whole

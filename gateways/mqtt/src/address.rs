@@ -4,27 +4,53 @@
 //! for what a level of another protocol holds and topic text cannot. So every topic name is its
 //! own address and every topic filter its own canonical filter, and nothing is converted on the
 //! way. The one address without topic text is that of no level, since a topic name has at least
-//! one character [MQTT-4.7.3-1]: it is written `/`.
+//! one character [MQTT-4.7.3-1]: it is written `%`, and the topics that look like it, `%`, `%25`,
+//! `%2525` and so on, are addresses with one `25` more.
 //!
 //! Validity of topic text is [`crate::codec::topic`]'s; matching is the core's.
 
 use anabranch_core::address::{Address, AddressError, TopicFilter};
 use bytes::Bytes;
+use std::borrow::Cow;
 
 /// How the address of no level is written.
-const NO_LEVEL: &[u8] = b"/";
+const NO_LEVEL: &[u8] = b"%";
+/// What an address gains that would be read as that of no level.
+const ESCAPED: &[u8] = b"25";
+
+/// Whether it is `%` and any number of `25`.
+fn looks_like_no_level(text: &[u8]) -> bool {
+    match text.split_first() {
+        Some((b'%', rest)) => rest.chunks(ESCAPED.len()).all(|pair| pair == ESCAPED),
+        _ => false,
+    }
+}
+
+/// What stands for the topic text, when that is not the text itself.
+fn unescaped(topic: &[u8]) -> Option<&[u8]> {
+    let special = looks_like_no_level(topic);
+    special.then(|| match topic.len() {
+        1 => &topic[1..],
+        length => &topic[..length - ESCAPED.len()],
+    })
+}
 
 /// The address of a topic name that the codec has checked.
 pub fn to_address(topic: Bytes) -> Address {
-    Address(topic)
+    match unescaped(&topic).map(<[u8]>::len) {
+        Some(length) => Address(topic.slice(..length)),
+        None => Address(topic),
+    }
 }
 
 /// The topic name of an address.
-pub fn to_topic(address: &Address) -> &[u8] {
+pub fn to_topic(address: &Address) -> Cow<'_, [u8]> {
     if address.0.is_empty() {
-        NO_LEVEL
+        Cow::Borrowed(NO_LEVEL)
+    } else if looks_like_no_level(&address.0) {
+        Cow::Owned([&address.0, ESCAPED].concat())
     } else {
-        &address.0
+        Cow::Borrowed(&address.0)
     }
 }
 
@@ -33,7 +59,9 @@ pub fn to_topic(address: &Address) -> &[u8] {
 /// # Errors
 /// When the core takes no such filter.
 pub fn to_filter(filter: &str) -> Result<TopicFilter, AddressError> {
-    TopicFilter::new(Bytes::copy_from_slice(filter.as_bytes()))
+    let filter = filter.as_bytes();
+    let filter = unescaped(filter).unwrap_or(filter);
+    TopicFilter::new(Bytes::copy_from_slice(filter))
 }
 
 /// Characters that a spelling escapes, with their codes.
@@ -159,13 +187,19 @@ mod tests {
             topic::check_name(name.as_bytes()).expect("legal name");
             let address = to_address(Bytes::copy_from_slice(name.as_bytes()));
             assert_eq!(Address::new(address.0.clone()).as_ref(), Ok(&address));
-            assert_eq!(to_topic(&address), name.as_bytes());
+            assert_eq!(&*to_topic(&address), name.as_bytes());
         }
         assert_eq!(topic::LEVELS_MAX, anabranch_core::address::LEVELS_MAX);
     }
 
     #[test]
     fn the_address_of_no_level_has_a_legal_topic_name() {
-        assert!(topic::check_name(to_topic(&Address::default())).is_ok());
+        assert!(topic::check_name(&to_topic(&Address::default())).is_ok());
+        for (address, topic) in [("", "%"), ("%", "%25"), ("%25", "%2525"), ("%2", "%2")] {
+            let address = Address(Bytes::from_static(address.as_bytes()));
+            assert_eq!(&*to_topic(&address), topic.as_bytes());
+            assert_eq!(to_address(Bytes::from_static(topic.as_bytes())), address);
+            assert_eq!(to_filter(topic).expect("a filter").0, address.0);
+        }
     }
 }

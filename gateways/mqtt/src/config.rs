@@ -24,7 +24,8 @@ pub struct MqttConfig {
     /// Largest packet taken, in bytes, fixed header included; also announced to 5.0 clients.
     pub packet_bytes_max: u32,
     /// How many QoS 1 and 2 publishes of a 5.0 client may wait for their PUBACK or PUBCOMP, 1 to
-    /// 65,535.
+    /// 65,535. Lower makes trouble: common clients do not count, and an acknowledgement waits for the
+    /// journal; what waits is bounded in bytes anyway.
     pub receive_max: u16,
     /// How many QoS 1 and 2 deliveries may wait for a client's PUBACK or PUBCOMP, 1 to 32,767; a
     /// client's own receive maximum applies below it.
@@ -57,7 +58,7 @@ impl Default for MqttConfig {
             vhost_in_username: true,
             exchange: "amq.topic".to_owned(),
             packet_bytes_max: PACKET_BYTES_MAX_DEFAULT as u32,
-            receive_max: 20,
+            receive_max: u16::MAX,
             inflight_max: 1024,
             topic_alias_max: 10,
             topic_alias_sent_max: 16,

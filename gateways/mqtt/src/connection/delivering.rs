@@ -95,6 +95,7 @@ impl MqttConnection {
         }
         let (qos, step) = promise(delivery.quality);
         let topic = to_topic(&message.address);
+        let topic: &[u8] = &topic;
         let written = match &self.aliases_out {
             Some(aliases) => aliases.choose(topic),
             None => Written::Plain,

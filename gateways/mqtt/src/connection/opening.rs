@@ -239,8 +239,11 @@ impl MqttConnection {
         let mut properties = PropertiesBuilder::new();
         if self.is_v5() {
             let config = &self.shared.config;
+            if config.receive_max < u16::MAX {
+                properties =
+                    properties.int(PropertyId::RECEIVE_MAXIMUM, u32::from(config.receive_max));
+            }
             properties = properties
-                .int(PropertyId::RECEIVE_MAXIMUM, u32::from(config.receive_max))
                 .int(PropertyId::RETAIN_AVAILABLE, u32::from(config.retained))
                 .int(PropertyId::MAXIMUM_PACKET_SIZE, config.packet_bytes_max)
                 .int(
