@@ -105,6 +105,8 @@ numbers! {
         unacknowledged,
         /// Bytes of all messages held
         stored_bytes,
+        /// Retained messages: addresses that have a last value
+        retained,
     }
 }
 
@@ -131,6 +133,8 @@ numbers! {
         connections_opened,
         /// Logins that failed
         logins_failed,
+        /// Openings of TLS or WebSocket that failed
+        handshakes_failed,
         /// Syncs of the journal
         syncs,
     }
@@ -174,6 +178,8 @@ pub struct Connection {
     pub id: String,
     /// Short name of its gateway, as rules name it; the version stands in `details`.
     pub protocol: String,
+    /// What carries it: `tcp`, `tls`, `ws` or `wss`.
+    pub transport: String,
     /// Who it is; empty for an anonymous one.
     pub user: String,
     /// The client's own name for itself; may be empty.

@@ -86,6 +86,13 @@ export function ProtocolTag({ name }) {
   return html`<span class=${`tag protocol hue-${hue}`}>${name}</span>`;
 }
 
+const TRANSPORTS = { tls: "encrypted by TLS", ws: "in WebSockets", wss: "in WebSockets, encrypted by TLS" };
+
+/** What carries a protocol, where that is more than TCP. */
+export function TransportTag({ name }) {
+  return name !== "tcp" && html`<${Tag} kind="muted" title=${TRANSPORTS[name]}>${name}<//>`;
+}
+
 export function State({ state }) {
   const kind = { running: "good", blocked: "warn", closing: "muted", opening: "muted", creating: "muted", deleting: "muted" }[state] ?? "bad";
   return html`<span class=${`state ${kind}`}><span class="dot"></span>${state}</span>`;

@@ -315,6 +315,7 @@ impl Fake {
             rows.push(Connection {
                 id: id.into(),
                 protocol: protocol.into(),
+                transport: if id == "2" { "wss" } else { "tcp" }.into(),
                 user: user.into(),
                 client_id: client.into(),
                 peer: peer.into(),
@@ -385,6 +386,7 @@ impl Fake {
                 ready: sum(|stream| stream.ready),
                 unacknowledged: sum(|stream| stream.unacknowledged),
                 stored_bytes: sum(|stream| stream.bytes),
+                retained: state.retained.len() as u64,
             },
             totals: Totals {
                 received: total(5200.0, 41.0),
@@ -397,6 +399,7 @@ impl Fake {
                 bytes_out: total(1_500_000.0, 33.0),
                 connections_opened: 1200,
                 logins_failed: 3,
+                handshakes_failed: 1,
                 syncs: total(480.0, 10.0),
             },
             protocols,

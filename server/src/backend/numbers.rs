@@ -48,6 +48,7 @@ struct Depths {
     bytes: u64,
     settled: u64,
     dropped: u64,
+    retained: u64,
 }
 
 impl Numbers {
@@ -109,6 +110,7 @@ impl NodeBackend {
                 ready: depths.ready,
                 unacknowledged: depths.unsettled,
                 stored_bytes: depths.bytes,
+                retained: depths.retained,
                 ..Gauges::default()
             },
             totals: Totals {
@@ -122,6 +124,7 @@ impl NodeBackend {
                 bytes_out: driver.sent_bytes,
                 connections_opened: driver.accepted,
                 logins_failed: self.parts.logins.failed_count(),
+                handshakes_failed: driver.handshakes_failed,
                 syncs,
             },
             protocols: self
@@ -255,6 +258,7 @@ impl NodeBackend {
             depths.settled += stat.settled;
             depths.dropped += stat.dropped;
         }
+        depths.retained = self.value_count().await;
         let count = u32::try_from(stats.len()).unwrap_or(u32::MAX);
         let keep = PER_STREAM.saturating_mul(count).min(DEPTHS_EVERY_MAX);
         let mut held = self
@@ -341,6 +345,7 @@ fn connection_row(row: ConnectionRow, known: Option<&WorkerRow>) -> Connection {
     Connection {
         id: row.id.to_string(),
         protocol: row.gateway.to_owned(),
+        transport: row.transport.name().to_owned(),
         user: row.view.user.clone(),
         client_id: row.view.client.clone(),
         peer: row.peer.to_string(),

@@ -103,6 +103,20 @@ impl NodeBackend {
         Err(BackendError::NotFound(why))
     }
 
+    /// How many addresses have a last value.
+    pub(super) async fn value_count(&self) -> u64 {
+        let homes = self.parts.fabric.meta().placed();
+        let mut count = 0;
+        for shard in homes {
+            match self.parts.asker.ask(shard, Question::ValueCounts).await {
+                Ok(ShardReply::ValueCounts { values, .. }) => count += values,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%shard, %error, "last values were not counted"),
+            }
+        }
+        count
+    }
+
     /// The shards that may have values of a filter: of a single address its home.
     fn homes(&self, vhost: &str, filter: &TopicFilter) -> Vec<ShardId> {
         let meta = self.parts.fabric.meta();

@@ -9,6 +9,7 @@ use super::{ServerFlags, output};
 const COLUMNS: &[&str] = &[
     "id",
     "protocol",
+    "transport",
     "user",
     "client_id",
     "peer",

@@ -97,6 +97,7 @@ pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), F
         }),
     )?;
     let text = match answer["routed"].as_u64() {
+        Some(0) if flags.retain => "kept; nobody wanted it now".to_owned(),
         Some(0) => "nobody wanted it".to_owned(),
         _ => format!("routed to {}", answer["routed"]),
     };

@@ -1,7 +1,7 @@
 // Who is connected, over which protocol, doing how much; and ending a connection.
 import { html, useMemo, useState } from "../lib.js";
 import { call, can, enc, usePoll, useSeries } from "../api.js";
-import { Button, Card, Dialog, Empty, Field, FormDialog, Loading, Page, ProtocolTag, Search, Spark, State, Table, Tag, toast } from "../ui.js";
+import { Button, Card, Dialog, Empty, Field, FormDialog, Loading, Page, ProtocolTag, Search, Spark, State, Table, Tag, TransportTag, toast } from "../ui.js";
 import { bytes, count, duration, many, rate } from "../format.js";
 
 const keyOf = (row) => row.id;
@@ -20,7 +20,7 @@ export function Connections() {
     return (data?.items ?? []).filter((row) => words.every((word) => text(row).includes(word)));
   }, [data, find]);
   const columns = useMemo(() => [
-    { name: "protocol", title: "Protocol", value: (row) => row.protocol, cell: (row) => html`<${ProtocolTag} name=${row.protocol} />` },
+    { name: "protocol", title: "Protocol", value: (row) => row.protocol, cell: (row) => html`<span class="tags"><${ProtocolTag} name=${row.protocol} /><${TransportTag} name=${row.transport} /></span>` },
     { name: "user", title: "User", value: (row) => row.user, cell: (row) => (row.user ? html`<b>${row.user}</b>` : html`<span class="note">anonymous</span>`) },
     { name: "client", title: "Client", value: (row) => row.client_id, cell: (row) => html`<div>${row.client_id || row.details.product || "–"}</div><small class="note">${row.peer}</small>` },
     { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
@@ -62,7 +62,7 @@ function Details({ row, series, at, onClose, onKick }) {
   ];
   return html`<${Dialog} title=${row.client_id || row.details.product || row.user || row.peer} onClose=${onClose}>
     <div class="form">
-      <div class="tags"><${ProtocolTag} name=${row.protocol} /><${State} state=${row.state} /></div>
+      <div class="tags"><${ProtocolTag} name=${row.protocol} /><${TransportTag} name=${row.transport} /><${State} state=${row.state} /></div>
       <div class="pair">
         <div class="mini"><span class="note">In</span><b>${rate(series.rate(row.id, "received"))}</b><${Spark} values=${deltas(series.series(row.id, "received"))} tone="a" width=${200} /></div>
         <div class="mini"><span class="note">Out</span><b>${rate(series.rate(row.id, "delivered"))}</b><${Spark} values=${deltas(series.series(row.id, "delivered"))} tone="b" width=${200} /></div>

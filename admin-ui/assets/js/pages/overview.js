@@ -1,11 +1,9 @@
 // What the node does now: rates over the last minutes, what is deepest, where to connect.
 import { html, useMemo } from "../lib.js";
 import { usePoll } from "../api.js";
-import { Card, Command, Depth, Loading, Page, ProtocolTag, Stat, State, Tag } from "../ui.js";
+import { Card, Command, Depth, Loading, Page, ProtocolTag, Stat, State, TransportTag } from "../ui.js";
 import { Chart } from "../chart.js";
 import { bytes, count, duration, many, rate } from "../format.js";
-
-const TRANSPORTS = { tls: "encrypted by TLS", ws: "in WebSockets", wss: "in WebSockets, encrypted by TLS" };
 
 export function Overview() {
   const { data, error } = usePoll("/overview");
@@ -49,7 +47,7 @@ export function Overview() {
           : html`<p class="note pad">No stream or queue yet. Applications declare them, or create one on the <a href="#/streams">streams page</a>.</p>`}
       <//>
       <${Card} title="Listeners">
-        <ul class="rows">${data.listeners.map((row) => html`<li key=${row.protocol + row.transport + row.address}><${ProtocolTag} name=${row.protocol} />${row.transport !== "tcp" && html`<${Tag} kind="muted" title=${TRANSPORTS[row.transport]}>${row.transport}<//>`}<code>${row.address}</code><${State} state="running" /></li>`)}</ul>
+        <ul class="rows">${data.listeners.map((row) => html`<li key=${row.protocol + row.transport + row.address}><${ProtocolTag} name=${row.protocol} /><${TransportTag} name=${row.transport} /><code>${row.address}</code><${State} state="running" /></li>`)}</ul>
       <//>
       <${Card} title="Node">
         <dl class="facts">
@@ -57,6 +55,7 @@ export function Overview() {
           <dt>Data on disk</dt><dd>${bytes(node.disk_used_bytes)}</dd>
           <dt>Free on disk</dt><dd>${bytes(node.disk_free_bytes)}</dd>
           <dt>Traffic in / out</dt><dd>${bytes(now.bytes_in)}/s / ${bytes(now.bytes_out)}/s</dd>
+          <dt>Retained messages</dt><dd><a href="#/retained">${count(gauges.retained)}</a></dd>
           <dt>Found no binding</dt><dd>${count(totals.unroutable)}</dd>
           <dt>Refused by rules</dt><dd>${count(totals.refused)}</dd>
           <dt>Dropped</dt><dd>${count(totals.dropped)}</dd>
