@@ -178,8 +178,8 @@ pub struct JoinGroup {
     pub client_id: Arc<str>,
     /// What it is granted and asks.
     pub spec: FilterSpec,
-    /// How members share it, when it is made.
-    pub mode: Mode,
+    /// What bounds it and how members share it, when it is made.
+    pub limits: StreamLimits,
     /// Its deliveries.
     pub consumer: ConsumerKey,
     /// For the right to receive.

@@ -140,7 +140,7 @@ pub struct Route {
     /// Names this vhost, exchange and address among all that the router knows in this generation: key
     /// of verdict caches.
     pub number: u32,
-    /// A stream in memory was declared to refuse when it is full: its answer must be waited for.
+    /// A stream in memory is to refuse when it is full: its answer must be waited for.
     pub refusing: bool,
     /// The targets are those of one message: another one with other headers may go elsewhere.
     pub depends_on_headers: bool,
@@ -280,10 +280,9 @@ impl Router {
         route.depends_on_headers = walk.depends_on_headers;
         let active = walk.streams.iter().filter_map(|id| active(&meta, *id));
         let active: Candidates = active.collect();
-        route.refusing = active.iter().any(|(id, shard)| {
-            let known = meta.stream_by_id(*id).filter(|_| shard.is_volatile());
-            known.is_some_and(|known| known.limits.refuses())
-        });
+        route.refusing = active
+            .iter()
+            .any(|(id, shard)| shard.is_volatile() && meta.effective_limits(*id).refuses());
         route.add_streams(active);
         if walk.reached_sessions {
             route.by_topic = Some(vhost);

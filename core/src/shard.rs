@@ -24,6 +24,7 @@ mod limit;
 mod matching;
 mod modes;
 mod once;
+mod policies;
 mod questions;
 mod receipts;
 mod seek;
@@ -227,6 +228,8 @@ pub struct Shard<B> {
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
     pub(crate) verdict_generation: u64,
     pub(crate) unapplied_bytes: usize,
+    /// Of the policies that streams were last compared with; none since the start.
+    policies_seen: Option<u64>,
     blocked: bool,
     no_room: bool,
     workers: BTreeSet<WorkerId>,
@@ -280,6 +283,7 @@ impl<B: Place> Shard<B> {
             verdicts: FxHashMap::default(),
             verdict_generation: 0,
             unapplied_bytes: 0,
+            policies_seen: None,
             blocked: false,
             no_room: false,
             workers: BTreeSet::new(),

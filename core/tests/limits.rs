@@ -12,6 +12,7 @@ use anabranch_core::gateway::*;
 use anabranch_core::id::*;
 use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
 use anabranch_core::message::Message;
+use anabranch_core::meta::MetaCommand;
 use anabranch_core::port::{Question, SeekTo, ShardReply};
 use bytes::Bytes;
 use node::*;
@@ -571,6 +572,8 @@ fn a_late_settlement_of_what_was_taken_back_is_ignored() {
 fn a_session_has_no_other_place() {
     let mut node = Node::new(1, 1);
     let client = node.connect(0);
+    // The first look at policies is over.
+    node.pass(1000);
     node.declare(client, "q", true).unwrap();
     node.session(client, "s", true, 60);
     let stream = StreamId::of_session(ShardId(1), 1);
@@ -705,4 +708,37 @@ fn a_dead_letter_waits_for_a_full_shard() {
     let expected: Vec<String> = (0..8).map(|number| number.to_string()).collect();
     assert_eq!(there[..8], expected);
     assert_eq!(there[8..], ["letter"]);
+}
+
+#[test]
+fn a_policy_reaches_queues_already_made_and_its_end_too() {
+    for durable in [true, false] {
+        let mut node = Node::new(1, 1);
+        let client = node.connect(0);
+        node.declare(client, "jobs", durable).unwrap();
+        for number in 0..5u64 {
+            node.publish(client, "", "jobs", "x", number + 1);
+        }
+        node.pass(1000);
+        assert_eq!(node.stat("jobs").ready, 5);
+        let vhost = node.fabric.meta().vhost("/").unwrap().id;
+        let policy = serde_json::json!({
+            "name": "short",
+            "pattern": "^jobs$",
+            "settings": {"messages_max": 2},
+        });
+        let policy = serde_json::from_value(policy).unwrap();
+        let put = MetaCommand::PutPolicy { vhost, policy };
+        node.fabric.apply(node.now.unix, &put).unwrap();
+        node.pass(1000);
+        let stat = node.stat("jobs");
+        assert_eq!((stat.ready, stat.limits.messages_max), (2, Some(2)));
+        let name = "short".into();
+        let delete = MetaCommand::DeletePolicy { vhost, name };
+        node.fabric.apply(node.now.unix, &delete).unwrap();
+        node.pass(1000);
+        node.publish(client, "", "jobs", "x", 9);
+        let stat = node.stat("jobs");
+        assert_eq!((stat.ready, stat.limits.messages_max), (3, None));
+    }
 }

@@ -67,10 +67,12 @@ impl Meta {
                 self.vhost_name(*vhost)?;
                 check_name("policy", &policy.name)?;
                 self.policies.put(*vhost, policy.clone())?;
+                self.generation += 1;
                 Ok(MetaReply::Done)
             }
             MetaCommand::DeletePolicy { vhost, name } => {
                 self.policies.remove(*vhost, name)?;
+                self.generation += 1;
                 Ok(MetaReply::Done)
             }
             MetaCommand::SetPlacement { slots } => {

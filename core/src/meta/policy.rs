@@ -9,7 +9,6 @@
 //! Never: tells a shard (`shard/policies.rs` looks here).
 
 use super::Meta;
-use crate::address::TopicFilter;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, VhostId};
 use crate::limits::{DeadLetterTo, Mode, Overflow, StreamLimits};
@@ -268,10 +267,19 @@ impl Meta {
         })
     }
 
-    /// How the members of a group share it: as the policies for its name say, else in shared mode.
-    pub fn group_mode(&self, vhost: VhostId, group: &str, _filter: &TopicFilter) -> Mode {
+    /// What bounds a group, and how its members share it: as the policies for its name say.
+    pub fn group_limits(&self, vhost: VhostId, group: &str) -> StreamLimits {
         let settings = self.policies.merged(vhost, true, group);
-        settings.mode.unwrap_or_default()
+        settings.over(&StreamLimits::default())
+    }
+
+    /// The names of the policies that count for a group, the highest first.
+    pub fn policies_of_group(&self, vhost: VhostId, group: &str) -> Vec<Arc<str>> {
+        let matching = self.policies.matching(vhost, true, group);
+        matching
+            .into_iter()
+            .map(|policy| policy.name.clone())
+            .collect()
     }
 }
 

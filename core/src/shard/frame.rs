@@ -113,6 +113,7 @@ impl<B: Place> Shard<B> {
         self.forwards.retry();
         self.end_values(now.unix);
         self.end_retired();
+        self.renew_policies(now.unix);
         if self.authority.generation() != self.verdict_generation {
             self.renew_rights();
         }

@@ -116,10 +116,7 @@ impl<B: Place> Shard<B> {
             group: join.group.clone(),
             member: join.member,
             client_id: join.client_id.clone(),
-            limits: AsJson(StreamLimits {
-                mode: join.mode,
-                ..StreamLimits::default()
-            }),
+            limits: AsJson(join.limits.clone()),
         };
         self.groups.joining.insert((from, ticket), join);
         self.change(now.unix, mark, change);

@@ -330,11 +330,7 @@ impl Worker {
             member: session.member(connection),
             client_id: session.client_id.clone(),
             spec: joining.spec.clone(),
-            mode: self.fabric.meta().group_mode(
-                joining.group.vhost,
-                &joining.group.name,
-                &joining.group.filter,
-            ),
+            limits: (self.fabric.meta()).group_limits(joining.group.vhost, &joining.group.name),
             consumer: ConsumerKey { connection, tag },
             principal: principal.clone(),
             vhost_name: vhost_name.clone(),
