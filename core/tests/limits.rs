@@ -483,6 +483,8 @@ fn after_a_restart_the_time_without_use_begins_again() {
 fn other_limits_count_at_once() {
     for durable in BOTH {
         let (mut node, client) = limited(durable, StreamLimits::default());
+        // The first look at policies is over: it would undo what none of them says.
+        node.pass(1000);
         many(&mut node, client, 0..4);
         let limits = StreamLimits {
             messages_max: Some(2),
@@ -572,8 +574,6 @@ fn a_late_settlement_of_what_was_taken_back_is_ignored() {
 fn a_session_has_no_other_place() {
     let mut node = Node::new(1, 1);
     let client = node.connect(0);
-    // The first look at policies is over.
-    node.pass(1000);
     node.declare(client, "q", true).unwrap();
     node.session(client, "s", true, 60);
     let stream = StreamId::of_session(ShardId(1), 1);

@@ -14,6 +14,7 @@ use anabranch_core::gateway::*;
 use anabranch_core::id::*;
 use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
+use anabranch_core::meta::policy::{AppliesTo, Policy, Settings};
 use anabranch_core::meta::{ExchangeSpec, MetaCommand};
 use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest, StreamStat};
 use anabranch_core::properties::Codecs;
@@ -469,7 +470,24 @@ impl Node {
     /// Other limits for a stream of a data shard, as its shard is asked for them.
     pub fn set_limits(&mut self, name: &str, limits: StreamLimits) {
         let stream = self.stat(name).stream;
-        let home = self.fabric.meta().stream_by_id(stream).unwrap().shard;
+        let (home, vhost) = {
+            let meta = self.fabric.meta();
+            let stream = meta.stream_by_id(stream).unwrap();
+            (stream.shard, stream.vhost)
+        };
+        // A policy says the same, or the shard's next look at policies would undo it.
+        let policy = Policy {
+            name: name.into(),
+            pattern: format!("^{name}$").into(),
+            applies_to: AppliesTo::Queues,
+            priority: 0,
+            settings: Settings {
+                mode: Some(limits.mode),
+                ..Settings::default()
+            },
+        };
+        let put = MetaCommand::PutPolicy { vhost, policy };
+        self.fabric.apply(self.now.unix, &put).unwrap();
         let question = Question::SetLimits { stream, limits };
         let mut ask = vec![ShardRequest::Ask {
             ticket: u64::MAX,
