@@ -54,6 +54,24 @@ let connection;
 let channel;
 const inbox = new Inbox();
 
+const nothing = () => ({});
+
+async function open() {
+  channel = await connection.createConfirmChannel();
+  channel.on('error', (error) => console.error(error));
+}
+
+/** Runs an operation; a channel that the broker closes is its answer, and another is opened. */
+async function asked(operation) {
+  try {
+    return await operation();
+  } catch (error) {
+    if (error.code === undefined) throw error;
+    await open();
+    return { channel_closed: { code: error.code, text: error.message } };
+  }
+}
+
 await serve({
   async connect({ host, port, user = 'guest', password = 'guest', vhost = '/' }) {
     connection = await amqp.connect({
@@ -65,27 +83,41 @@ await serve({
       vhost,
     });
     connection.on('error', (error) => console.error(error));
-    channel = await connection.createConfirmChannel();
-    channel.on('error', (error) => console.error(error));
+    await open();
   },
-  async queue_declare({ queue = '', ...options }) {
-    const ok = await channel.assertQueue(queue, options);
-    return { queue: ok.queue, messages: ok.messageCount, consumers: ok.consumerCount };
+  async queue_declare({ queue = '', passive = false, auto_delete, ...options }) {
+    return await asked(async () => {
+      const ok = passive
+        ? await channel.checkQueue(queue)
+        : await channel.assertQueue(queue, { ...options, autoDelete: auto_delete });
+      return { queue: ok.queue, messages: ok.messageCount, consumers: ok.consumerCount };
+    });
   },
-  async queue_bind({ queue, exchange, key = '' }) {
-    await channel.bindQueue(queue, exchange, key);
+  async exchange_declare({ exchange, exchange_type, passive = false, ...options }) {
+    return await asked(async () => {
+      if (passive) await channel.checkExchange(exchange);
+      else await channel.assertExchange(exchange, exchange_type, options);
+    });
+  },
+  async exchange_bind({ destination, source, key = '', arguments: more }) {
+    return await asked(() => channel.bindExchange(destination, source, key, more).then(nothing));
+  },
+  async queue_bind({ queue, exchange, key = '', arguments: more }) {
+    return await asked(() => channel.bindQueue(queue, exchange, key, more).then(nothing));
   },
   async publish({ key, exchange = '', body = '', properties, mandatory = false }) {
     const options = { ...propertiesIn(properties), mandatory };
-    await new Promise((resolve, reject) =>
+    return await new Promise((resolve) =>
       channel.publish(exchange, key, toBytes(body), options, (error) =>
-        error ? reject(error) : resolve(),
+        resolve(error ? { nacked: true } : { confirmed: true }),
       ),
     );
-    return { confirmed: true };
   },
-  async consume({ queue, no_ack = false }) {
-    const { consumerTag } = await channel.consume(
+  async qos({ prefetch, whole_channel = false }) {
+    await channel.prefetch(prefetch, whole_channel);
+  },
+  async consume({ queue, no_ack = false, exclusive = false, arguments: more }) {
+    const consume = () => channel.consume(
       queue,
       (message) =>
         message &&
@@ -97,15 +129,18 @@ await serve({
           properties: propertiesOut(message.properties),
           body: fromBytes(message.content),
         }),
-      { noAck: no_ack },
+      { noAck: no_ack, exclusive, arguments: more },
     );
-    return { consumer: consumerTag };
+    return await asked(async () => ({ consumer: (await consume()).consumerTag }));
   },
   async take({ count = 1, within_ms = 10_000 }) {
     return { messages: await inbox.take(count, within_ms) };
   },
   async ack({ tag, multiple = false }) {
     channel.ack({ fields: { deliveryTag: tag } }, multiple);
+  },
+  async nack({ tag, multiple = false, requeue = true }) {
+    channel.nack({ fields: { deliveryTag: tag } }, multiple, requeue);
   },
   async close() {
     await connection.close();

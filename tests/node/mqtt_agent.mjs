@@ -41,15 +41,44 @@ function propertiesOut(properties = {}) {
       [value].flat().map((one) => [name, one]),
     );
   }
+  if (properties.subscriptionIdentifier !== undefined) {
+    described.subscriptions = [properties.subscriptionIdentifier].flat();
+  }
   return described;
 }
 
 let client;
+let sent = [];
 const inbox = new Inbox();
+
+/** What a connection attempt comes to. */
+function accepted() {
+  return new Promise((resolve) => {
+    client.once('connect', (packet) =>
+      resolve({ reason: packet.reasonCode ?? 0, session_present: packet.sessionPresent }),
+    );
+    client.once('error', (error) => resolve({ reason: error.code ?? -1, text: String(error) }));
+    client.once('close', () => resolve({ closed: true }));
+  });
+}
 
 await serve({
   // `protocol` is one of mqtt, mqtts, ws and wss; `ca` the file that the encrypted ones trust.
-  async connect({ host, port, client_id, user, password, version = '5', clean = true, protocol = 'mqtt', path, ca }) {
+  async connect({
+    host,
+    port,
+    client_id,
+    user,
+    password,
+    version = '5',
+    clean = true,
+    expiry_s,
+    will,
+    aliases,
+    protocol = 'mqtt',
+    path,
+    ca,
+  }) {
     client = mqtt.connect({
       protocol,
       path,
@@ -61,7 +90,11 @@ await serve({
       password,
       clean,
       protocolVersion: version === '5' ? 5 : 4,
+      properties: { sessionExpiryInterval: expiry_s, topicAliasMaximum: aliases },
+      autoAssignTopicAlias: aliases !== undefined,
+      will: will && { ...will, payload: toBytes(will.body) },
       reconnectPeriod: 0,
+      resubscribe: false,
     });
     client.on('message', (topic, payload, packet) =>
       inbox.push({
@@ -73,17 +106,26 @@ await serve({
         properties: propertiesOut(packet.properties),
       }),
     );
-    return await new Promise((resolve) => {
-      client.once('connect', (packet) =>
-        resolve({ reason: packet.reasonCode ?? 0, session_present: packet.sessionPresent }),
-      );
-      client.once('error', (error) => resolve({ reason: error.code ?? -1, text: String(error) }));
-      client.once('close', () => resolve({ closed: true }));
-    });
+    return await accepted();
   },
-  async subscribe({ filters }) {
-    const wanted = Object.fromEntries(filters.map(([filter, qos]) => [filter, { qos }]));
-    const granted = await client.subscribeAsync(wanted);
+  /** The same client again: what it has not finished, it goes on with. */
+  async reconnect() {
+    if (client.connected) await new Promise((resolve) => client.once('close', resolve));
+    const { incomingStore, outgoingStore } = client;
+    client.reconnect({ incomingStore, outgoingStore });
+    return await accepted();
+  },
+  /** Ends the connection without DISCONNECT. */
+  async cut() {
+    const closed = new Promise((resolve) => client.once('close', resolve));
+    client.stream.destroy();
+    await closed;
+  },
+  async subscribe({ filters, as_published = false, handling = 0, identifier }) {
+    const one = (qos) => ({ qos, rap: as_published, rh: handling });
+    const wanted = Object.fromEntries(filters.map(([filter, qos]) => [filter, one(qos)]));
+    const properties = identifier && { subscriptionIdentifier: identifier };
+    const granted = await client.subscribeAsync(wanted, { properties });
     return { reasons: granted.map((one) => one.qos) };
   },
   async publish({ topic, body = '', qos = 0, retain = false, properties }) {
@@ -92,6 +134,13 @@ await serve({
       retain,
       properties: propertiesIn(properties),
     });
+  },
+  /** Publishes without waiting for answers, which `sent` does. */
+  async send({ topic, bodies, qos = 1 }) {
+    sent = bodies.map((body) => client.publishAsync(topic, toBytes(body), { qos }));
+  },
+  async sent() {
+    await Promise.all(sent);
   },
   async take({ count = 1, within_ms = 10_000 }) {
     return { messages: await inbox.take(count, within_ms) };

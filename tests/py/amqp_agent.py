@@ -192,8 +192,23 @@ class Agent:
             lambda ch: {"ok": bool(ch.queue_bind(queue, exchange, key, arguments=arguments))},
         )
 
-    def do_queue_unbind(self, queue, exchange, key="", channel="1"):
-        return self.ask(channel, lambda ch: {"ok": bool(ch.queue_unbind(queue, exchange, key))})
+    def do_queue_unbind(self, queue, exchange, key="", channel="1", arguments=None):
+        return self.ask(
+            channel,
+            lambda ch: {"ok": bool(ch.queue_unbind(queue, exchange, key, arguments=arguments))},
+        )
+
+    def do_exchange_bind(self, destination, source, key="", channel="1", arguments=None):
+        return self.ask(
+            channel,
+            lambda ch: {"ok": bool(ch.exchange_bind(destination, source, key, arguments))},
+        )
+
+    def do_exchange_unbind(self, destination, source, key="", channel="1", arguments=None):
+        return self.ask(
+            channel,
+            lambda ch: {"ok": bool(ch.exchange_unbind(destination, source, key, arguments))},
+        )
 
     def do_queue_purge(self, queue, channel="1"):
         return self.ask(
@@ -205,8 +220,25 @@ class Agent:
             channel, lambda ch: {"messages": ch.queue_delete(queue, **options).method.message_count}
         )
 
-    def do_qos(self, prefetch, channel="1"):
-        return self.ask(channel, lambda ch: {"ok": ch.basic_qos(prefetch_count=prefetch) is None})
+    def do_qos(self, prefetch, channel="1", whole_channel=False):
+        return self.ask(
+            channel,
+            lambda ch: {
+                "ok": ch.basic_qos(prefetch_count=prefetch, global_qos=whole_channel) is None
+            },
+        )
+
+    def do_recover(self, channel="1"):
+        return self.ask(channel, lambda ch: {"ok": ch.basic_recover(requeue=True) is None})
+
+    def do_tx_select(self, channel="1"):
+        return self.ask(channel, lambda ch: {"ok": bool(ch.tx_select())})
+
+    def do_tx_commit(self, channel="1"):
+        return self.ask(channel, lambda ch: {"ok": bool(ch.tx_commit())})
+
+    def do_tx_rollback(self, channel="1"):
+        return self.ask(channel, lambda ch: {"ok": bool(ch.tx_rollback())})
 
     def do_confirm(self, channel="1"):
         return self.ask(channel, lambda ch: {"ok": ch.confirm_delivery() is None})
@@ -231,7 +263,9 @@ class Agent:
 
         return self.ask(channel, operation)
 
-    def do_consume(self, queue, no_ack=False, channel="1", tag=None, exclusive=False):
+    def do_consume(
+        self, queue, no_ack=False, channel="1", tag=None, exclusive=False, arguments=None
+    ):
         def deliver(_channel, method, properties, body):
             self.messages.append(
                 {
@@ -248,7 +282,12 @@ class Agent:
         def operation(ch):
             return {
                 "consumer": ch.basic_consume(
-                    queue, deliver, auto_ack=no_ack, exclusive=exclusive, consumer_tag=tag
+                    queue,
+                    deliver,
+                    auto_ack=no_ack,
+                    exclusive=exclusive,
+                    consumer_tag=tag,
+                    arguments=arguments,
                 )
             }
 
@@ -303,6 +342,31 @@ class Agent:
             return {"messages": self.messages, **described}
         taken, self.messages = self.messages[:count], self.messages[count:]
         return {"messages": taken}
+
+    def do_answer(self, queue, within_ms=20_000):
+        """Answers the next request in `queue`: its body in capitals, to whom and as the request says."""
+        request = {}
+
+        def operation(ch):
+            tag = ch.basic_consume(
+                queue,
+                lambda _channel, method, about, body: request.update(
+                    method=method, about=about, body=body
+                ),
+            )
+            self.pump(lambda: request, within_ms)
+            ch.basic_cancel(tag)
+            about = request["about"]
+            ch.basic_publish(
+                "",
+                about.reply_to,
+                request["body"].upper(),
+                pika.BasicProperties(correlation_id=about.correlation_id),
+            )
+            ch.basic_ack(request["method"].delivery_tag)
+            return {"reply_to": about.reply_to}
+
+        return self.ask("1", operation)
 
     def do_take_returned(self, count=1, within_ms=10_000):
         self.pump(lambda: len(self.returned) >= count, within_ms)

@@ -1,5 +1,6 @@
 """paho-mqtt, driven line by line (see agent.py): MQTT 3.1.1 and 5.0."""
 
+import socket
 import threading
 import time
 
@@ -10,7 +11,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from agent import from_bytes, serve, to_bytes
 
-VERSIONS = {"3.1.1": mqtt.MQTTv311, "5": mqtt.MQTTv5}
+VERSIONS = {"3.1": mqtt.MQTTv31, "3.1.1": mqtt.MQTTv311, "5": mqtt.MQTTv5}
 
 # JSON name -> paho's attribute, for PUBLISH.
 PUBLISH_PROPERTIES = {
@@ -18,14 +19,15 @@ PUBLISH_PROPERTIES = {
     "response_topic": "ResponseTopic",
     "expiry_s": "MessageExpiryInterval",
     "payload_format": "PayloadFormatIndicator",
+    "alias": "TopicAlias",
 }
 
 
-def properties_in(described):
-    """paho's Properties of a PUBLISH from the test's JSON, or None."""
+def properties_in(described, packet=PacketTypes.PUBLISH):
+    """paho's Properties of a PUBLISH, or of a will, from the test's JSON, or None."""
     if not described:
         return None
-    properties = Properties(PacketTypes.PUBLISH)
+    properties = Properties(packet)
     for name, attribute in PUBLISH_PROPERTIES.items():
         if name in described:
             setattr(properties, attribute, described[name])
@@ -33,6 +35,8 @@ def properties_in(described):
         properties.CorrelationData = to_bytes(described["correlation"])
     if "user" in described:
         properties.UserProperty = [tuple(pair) for pair in described["user"]]
+    if "delay_s" in described:
+        properties.WillDelayInterval = described["delay_s"]
     return properties
 
 
@@ -51,6 +55,40 @@ def properties_out(properties):
     if hasattr(properties, "SubscriptionIdentifier"):
         described["subscriptions"] = list(properties.SubscriptionIdentifier)
     return described
+
+
+class Client(mqtt.Client):
+    """paho's client, whose line breaks at a packet that the test names.
+
+    `lose` is the packet's name: one that came is not looked at (`pubrec`, `pubcomp`, `pubrel` of the
+    broker), one that would go is not sent (`send_pubrec`, `send_pubrel`, `send_pubcomp`); the connection
+    is cut instead, once.
+    """
+
+    lose = None
+
+    def cut(self):
+        self.lose = None
+        self.socket().shutdown(socket.SHUT_RDWR)
+        return mqtt.MQTT_ERR_SUCCESS
+
+    def _handle_pubrec(self):
+        return self.cut() if self.lose == "pubrec" else super()._handle_pubrec()
+
+    def _handle_pubackcomp(self, cmd):
+        return self.cut() if self.lose == cmd.lower() else super()._handle_pubackcomp(cmd)
+
+    def _handle_pubrel(self):
+        return self.cut() if self.lose == "pubrel" else super()._handle_pubrel()
+
+    def _send_pubrec(self, mid):
+        return self.cut() if self.lose == "send_pubrec" else super()._send_pubrec(mid)
+
+    def _send_pubrel(self, mid):
+        return self.cut() if self.lose == "send_pubrel" else super()._send_pubrel(mid)
+
+    def _send_pubcomp(self, mid):
+        return self.cut() if self.lose == "send_pubcomp" else super()._send_pubcomp(mid)
 
 
 class Agent:
@@ -93,13 +131,16 @@ class Agent:
         transport="tcp",
         path="/mqtt",
         tls=None,
+        will=None,
+        packet_max=None,
+        aliases_max=None,
         within_ms=10_000,
     ):
         """`transport` is "tcp" or "websockets"; `tls` names `ca`, and `certificate` and `key` if any."""
         self.reset()
         protocol = VERSIONS[version]
         arguments = {} if version == "5" else {"clean_session": clean}
-        client = mqtt.Client(
+        client = Client(
             mqtt.CallbackAPIVersion.VERSION2,
             client_id=client_id,
             protocol=protocol,
@@ -114,6 +155,15 @@ class Agent:
             client.tls_set(tls["ca"], tls.get("certificate"), tls.get("key"))
         if user is not None:
             client.username_pw_set(user, password)
+        if will is not None:
+            about = properties_in(will.get("properties"), PacketTypes.WILLMESSAGE)
+            client.will_set(
+                will["topic"],
+                to_bytes(will.get("body", "")),
+                will.get("qos", 0),
+                will.get("retain", False),
+                about,
+            )
         client.on_connect = lambda c, u, flags, reason, p: self.note(
             lambda: setattr(self, "connected", (reason.value, flags.session_present))
         )
@@ -154,6 +204,10 @@ class Agent:
                 properties.SessionExpiryInterval = expiry_s
             if receive_maximum is not None:
                 properties.ReceiveMaximum = receive_maximum
+            if packet_max is not None:
+                properties.MaximumPacketSize = packet_max
+            if aliases_max is not None:
+                properties.TopicAliasMaximum = aliases_max
             arguments = {"clean_start": clean, "properties": properties}
         try:
             client.connect(host, port, keepalive=keep_alive_s, **arguments)
@@ -163,12 +217,32 @@ class Agent:
             return {"refused": f"{type(error).__name__}: {error}"}
         client.loop_start()
         self.client = client
+        return self.accepted(within_ms)
+
+    def accepted(self, within_ms):
         if not self.wait(lambda: self.connected or self.closed, within_ms):
             raise TimeoutError("neither CONNACK nor a close")
         if self.connected is None:
             return {"closed": self.closed}
         reason, present = self.connected
         return {"reason": reason, "session_present": present}
+
+    def do_reconnect(self, within_ms=10_000):
+        """The same client again: what it has not finished, it goes on with."""
+        self.client.loop_stop()
+        self.connected = self.closed = None
+        self.client.reconnect()
+        self.client.loop_start()
+        return self.accepted(within_ms)
+
+    def do_lose(self, packet):
+        self.client.lose = packet
+
+    def do_cut(self, within_ms=10_000):
+        """Ends the connection without DISCONNECT."""
+        self.client.cut()
+        self.wait(lambda: self.closed, within_ms)
+        return {"lost": self.closed}
 
     def answer(self, kind, mid, within_ms):
         """The reasons that came back for packet `mid`, or the close that came instead."""
@@ -179,12 +253,24 @@ class Agent:
             return {"closed": self.closed}
         return {"reasons": self.answers.pop(key)}
 
-    def do_subscribe(self, filters, no_local=False, within_ms=10_000):
+    def do_subscribe(
+        self,
+        filters,
+        no_local=False,
+        as_published=False,
+        handling=0,
+        identifier=None,
+        within_ms=10_000,
+    ):
+        about = None
         if self.client.protocol == mqtt.MQTTv5:
-            wanted = [(f, SubscribeOptions(qos=q, noLocal=no_local)) for f, q in filters]
+            wanted = [(f, SubscribeOptions(q, no_local, as_published, handling)) for f, q in filters]
+            if identifier is not None:
+                about = Properties(PacketTypes.SUBSCRIBE)
+                about.SubscriptionIdentifier = identifier
         else:
             wanted = [(f, q) for f, q in filters]
-        _, mid = self.client.subscribe(wanted)
+        _, mid = self.client.subscribe(wanted, properties=about)
         return self.answer("subscribe", mid, within_ms)
 
     def do_unsubscribe(self, filters, within_ms=10_000):
@@ -197,6 +283,17 @@ class Agent:
             arguments["properties"] = properties_in(properties)
         info = self.client.publish(topic, to_bytes(body), qos, retain, **arguments)
         return self.answer("publish", info.mid, within_ms)
+
+    def do_send(self, topic, bodies, qos=1):
+        """Publishes without waiting for answers, which `do_sent` does."""
+        return {"mids": [self.client.publish(topic, to_bytes(body), qos).mid for body in bodies]}
+
+    def do_sent(self, mids, within_ms=10_000):
+        """The reasons of these publishes, once all are answered."""
+        keys = [("publish", mid) for mid in mids]
+        if not self.wait(lambda: all(key in self.answers for key in keys), within_ms):
+            raise TimeoutError(f"not all answered: {self.answers}, closed {self.closed}")
+        return {"reasons": [self.answers.pop(key)[0] for key in keys]}
 
     def do_take(self, count=1, within_ms=10_000):
         """Up to `count` messages, as soon as that many are there or the time is over."""

@@ -1,4 +1,4 @@
-//! `mosquitto_pub` and `mosquitto_sub` as processes.
+//! `mosquitto_pub`, `mosquitto_sub` and `mosquitto_rr` as processes.
 //!
 //! Never: reports a subscriber as ready before the broker has granted its subscription.
 
@@ -43,6 +43,32 @@ pub fn publish(to: SocketAddr, arguments: &[&str]) -> (i32, String) {
     let mut lines = process.stdout.all();
     lines.extend(process.stderr.all());
     (status.code().unwrap_or(-1), lines.join("\n"))
+}
+
+/// A running `mosquitto_rr`, which asks and prints the answer.
+pub struct Request {
+    process: Process,
+}
+
+impl Request {
+    /// Asks; the answer is waited for in [`Request::answer`].
+    pub fn start(to: SocketAddr, arguments: &[&str]) -> Self {
+        Self {
+            process: Process::start("mosquitto_rr", command("mosquitto_rr", to).args(arguments)),
+        }
+    }
+
+    /// The first line of the answer.
+    ///
+    /// # Panics
+    /// When none comes in time.
+    pub fn answer(self) -> String {
+        let line = self
+            .process
+            .stdout
+            .wait(0, LIMIT, |line| Some(line.to_owned()));
+        line.unwrap_or_else(|| panic!("no answer\n{}", self.process.story()))
+    }
 }
 
 /// A running `mosquitto_sub`.
