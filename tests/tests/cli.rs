@@ -397,6 +397,61 @@ fn last_values_are_listed_printed_and_cleared() {
     }
 }
 
+/// Rules on topics and queues hold here too: what somebody may not receive is not shown, what they may not retain
+/// is not cleared, and a subscription is moved by those who may consume and purge.
+#[test]
+fn last_values_and_seek_obey_the_rules() {
+    let node = Node::secured();
+    for key in ["open.1", "secret.1"] {
+        done(&node, &["pub", key, "x", "--retain"]);
+    }
+    done(&node, &["stream", "add", "jobs"]);
+    let add = [
+        "user",
+        "add",
+        "anna",
+        "--new-password",
+        "secret of anna",
+        "--role",
+        "management",
+    ];
+    done(&node, &add);
+    let allow = |action: &str, resource: &str| {
+        let rule = ["rule", "add", "--subject", "user:anna", "--action", action];
+        done(&node, &[&rule[..], &["--resource", resource]].concat());
+    };
+    allow("receive", "topic:filter:open/#");
+    allow("consume", "queue:literal:jobs");
+    let url = format!("http://{}", node.addresses().http);
+    let as_anna = |arguments: &[&str]| {
+        let flags = ["--url", &*url, "--user", "anna", "-o", "json"];
+        let password = [("ANABRANCH_PASSWORD", "secret of anna")];
+        node::run(&[arguments, &flags].concat(), &password)
+    };
+    let seen: Value = serde_json::from_str(&as_anna(&["retained", "list"]).stdout).unwrap();
+    let addresses: Vec<&Value> = seen
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|value| &value["address"])
+        .collect();
+    assert_eq!(addresses, [&json!("open/1")]);
+    for refused in [
+        &["retained", "clear", "open/1"][..],
+        &["stream", "seek", "jobs", "--end"][..],
+        &["policy", "set", "p", "--pattern", "a"][..],
+    ] {
+        let finished = as_anna(refused);
+        assert_eq!(finished.code, REFUSED, "{refused:?}: {}", finished.output());
+    }
+    allow("purge", "queue:literal:jobs");
+    allow("publish", "topic:filter:open/#");
+    allow("retain", "topic:filter:open/#");
+    assert_eq!(as_anna(&["stream", "seek", "jobs", "--end"]).code, DONE);
+    assert_eq!(as_anna(&["retained", "clear", "open/1"]).code, DONE);
+    assert_eq!(as_anna(&["retained", "get", "open/1"]).code, REFUSED);
+}
+
 #[test]
 fn exchanges_and_bindings_are_added_listed_and_deleted() {
     let node = Node::secured();
