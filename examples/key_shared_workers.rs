@@ -5,7 +5,7 @@
 //! `x-key`, over MQTT the user property of that name; without it, it is the routing key or topic. Here a
 //! device publishes to two topics, so it names itself as the key.
 //!
-//! The same among MQTT subscribers: they subscribe to `$share/workers/work/#`, and the group has its mode
+//! The same among MQTT subscribers: they subscribe to `$share/workers/reading/#`, and the group has its mode
 //! from `anabranch policy set workers --applies-to groups --pattern '^workers$' --mode key_shared`.
 //!
 //! Run a node with `anabranch serve --dev`, then `cargo run -p anabranch-examples --example
@@ -135,7 +135,7 @@ async fn declare(channel: &Channel) -> Fallible<()> {
         .queue_bind(
             QUEUE.into(),
             "amq.topic".into(),
-            "work.#".into(),
+            "reading.#".into(),
             Default::default(),
             FieldTable::default(),
         )
@@ -207,7 +207,7 @@ async fn publish_readings() -> Fallible<()> {
                 user_properties: vec![("x-key".to_owned(), device.to_owned())],
                 ..Default::default()
             };
-            let topic = format!("work/{device}/{kind}");
+            let topic = format!("reading/{device}/{kind}");
             let reading = number.to_string();
             gateway
                 .publish_with_properties(topic, QoS::AtLeastOnce, false, reading, properties)

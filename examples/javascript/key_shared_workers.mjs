@@ -5,7 +5,7 @@
 // MQTT the user property of that name; without it, it is the routing key or topic. Here a device publishes to two
 // topics, so it names itself as the key.
 //
-// The same among MQTT subscribers: they subscribe to `$share/workers/work/#`, and the group has its mode from
+// The same among MQTT subscribers: they subscribe to `$share/workers/reading/#`, and the group has its mode from
 //   anabranch policy set workers --applies-to groups --pattern '^workers$' --mode key_shared
 //
 // Needs amqplib and mqtt (`npm install` in this folder). Run a node with `anabranch serve --dev`, then
@@ -78,7 +78,7 @@ async function publishReadings() {
     const kind = number % 2 ? 'temp' : 'flow';
     // All devices at once, then the next round: mqtt.js itself does not keep to the server's receive maximum.
     const round = DEVICES.map((device) =>
-      gateway.publishAsync(`work/${device}/${kind}`, String(number), {
+      gateway.publishAsync(`reading/${device}/${kind}`, String(number), {
         qos: 1,
         properties: { userProperties: { 'x-key': device } },
       }),
@@ -99,7 +99,7 @@ await channel.assertQueue(QUEUE, {
   durable: true,
   arguments: { 'x-subscription-mode': 'key_shared' },
 });
-await channel.bindQueue(QUEUE, 'amq.topic', 'work.#');
+await channel.bindQueue(QUEUE, 'amq.topic', 'reading.#');
 
 const ledger = new Ledger();
 // All consume before the first message is there, so each gets its share of the keys.

@@ -1,4 +1,4 @@
-"""An application sends a command over AMQP; a device gets it over MQTT and answers; the application has the answer.
+"""An application sends a command over AMQP; a device gets it over MQTT; its answer comes back over AMQP.
 
 The application publishes to the exchange `amq.topic`, where every MQTT subscription is bound: the routing key
 `command.pump-7.start` is the topic `command/pump-7/start`. `reply_to` and `correlation_id` arrive as MQTT 5's

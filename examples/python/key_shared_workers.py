@@ -5,7 +5,7 @@ long as one of them is not acknowledged; other keys go to other workers. The key
 the user property of that name; without it, it is the routing key or topic. Here a device publishes to two topics,
 so it names itself as the key.
 
-The same among MQTT subscribers: they subscribe to `$share/workers/work/#`, and the group has its mode from
+The same among MQTT subscribers: they subscribe to `$share/workers/reading/#`, and the group has its mode from
     anabranch policy set workers --applies-to groups --pattern '^workers$' --mode key_shared
 
 Needs paho-mqtt 2 and pika 1. Run a node with `anabranch serve --dev`, then this file. ANABRANCH_MQTT
@@ -93,7 +93,7 @@ def publish_readings():
         for device in DEVICES:
             properties = Properties(PacketTypes.PUBLISH)
             properties.UserProperty = ("x-key", device)
-            topic = f"work/{device}/{kind}"
+            topic = f"reading/{device}/{kind}"
             sent = gateway.publish(topic, str(number), qos=1, properties=properties)
     sent.wait_for_publish(WAIT_S)
     gateway.disconnect()
@@ -106,7 +106,7 @@ def main():
     channel = application.channel()
     mode = {"x-subscription-mode": "key_shared"}
     channel.queue_declare(QUEUE, durable=True, arguments=mode)
-    channel.queue_bind(QUEUE, "amq.topic", routing_key="work.#")
+    channel.queue_bind(QUEUE, "amq.topic", routing_key="reading.#")
 
     ledger, ready = Ledger(), threading.Barrier(len(WORKERS) + 1)
     workers = [
