@@ -232,21 +232,6 @@ fn mqtt_a_filter_of_nothing_but_separators_does_no_harm() {
     still_serves(&mut node);
 }
 
-#[test]
-fn mqtt_quality_2_is_refused_by_name_until_it_is_there() {
-    let mut node = Node::dev();
-    let mut wire = Wire::connect(node.addresses().mqtt);
-    wire.send(&hex(CONNECT_5));
-    let header = wire.receive(2).unwrap();
-    let connack = wire.receive(usize::from(header[1])).unwrap();
-    // Maximum QoS 1 (property 0x24) in CONNACK, and 0x9B for who sends 2 all the same.
-    let announced = connack.windows(2).any(|pair| pair == [0x24, 1]);
-    assert!(announced, "{connack:02x?}");
-    wire.send(&hex("34 07 0001 61 0001 00 62"));
-    assert_eq!(disconnect_reason(&mut wire), Ok(0x9B));
-    still_serves(&mut node);
-}
-
 /// One AMQP frame.
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind];

@@ -1,8 +1,10 @@
-//! Every confirmed publish survives `kill -9`, in order per publisher (promises 1 and 2).
+//! Every confirmed publish survives `kill -9`, in order per publisher (promises 1 and 2), and QoS 2 is
+//! exactly once across kills (promise 3).
 //!
 //! Two paho publishers with QoS 1 and two pika publishers with confirms keep windows of messages in
 //! flight. The node is killed when a seeded number of confirmations was seen, so at a moment the seed
-//! chooses but the machine's speed does not. After the restart the queue is drained.
+//! chooses but the machine's speed does not. After the restart the queue is drained. Publishers and
+//! subscribers of QoS 2 live on through all kills instead, on sessions that last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -250,4 +252,102 @@ fn every_confirmed_message_reaches_a_consumer_across_kills() {
             consumed.len()
         );
     }
+}
+
+/// Publishers of QoS 2 and their subscribers, of 3.1.1 and 5.0, go on through every kill: what was sent
+/// arrives once and in order.
+#[test]
+fn quality_2_is_exactly_once_through_all_kills() {
+    let rounds = number("ANABRANCH_KILL_ROUNDS", 10).div_ceil(2);
+    let seed = number("ANABRANCH_SEED", 1) + 2_000;
+    println!("seed {seed}, {rounds} rounds");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut node = Node::dev();
+    let host = node.addresses().mqtt.ip().to_string();
+    let port = node.addresses().mqtt.port().to_string();
+    let python = |script: &str, arguments: &[&str]| {
+        let mut command = Command::new(repository::python());
+        command
+            .arg("-u")
+            .arg(repository::root().join("tests/py").join(script))
+            .args([&host, &port])
+            .args(arguments);
+        Process::start(arguments[0], &mut command)
+    };
+    let mut subscribers: Vec<Process> = [("sub-3", "3.1.1"), ("sub-5", "5")]
+        .map(|(name, version)| {
+            let process = python("collect_mqtt_qos2.py", &[name, "once/#", version]);
+            let ready = process
+                .stdout
+                .wait(0, LIMIT, |line| (line == "ready").then_some(()));
+            assert!(ready.is_some(), "{}", process.story());
+            process
+        })
+        .into();
+    let mut publishers: Vec<(&str, Process)> = [("pub-3", "3.1.1"), ("pub-5", "5")]
+        .map(|(name, version)| {
+            let topic = format!("once/{name}");
+            let arguments = [name, &topic, MQTT_WINDOW, version];
+            (name, python("load_mqtt_qos2.py", &arguments))
+        })
+        .into();
+    for round in 1..=rounds {
+        for (_, process) in &publishers {
+            let before = process.stdout.all().len();
+            let enough = random.random_range(1..400_usize);
+            let mut more = 0;
+            let reached = process.stdout.wait(before, LIMIT, |_| {
+                more += 1;
+                (more >= enough).then_some(())
+            });
+            assert!(
+                reached.is_some(),
+                "round {round}: stops at {before} + {more}\n{}",
+                process.story()
+            );
+        }
+        node.kill();
+        node.restart();
+    }
+    let mut sent = BTreeMap::new();
+    for (name, process) in &mut publishers {
+        process.close_stdin();
+        let status = process
+            .exit_within(LIMIT)
+            .unwrap_or_else(|| panic!("{name} does not end"));
+        process.stdout.wait(0, LIMIT, |_| None::<()>);
+        assert!(status.success(), "{}", process.story());
+        let last = process.stdout.all().pop().unwrap();
+        sent.insert(*name, numbered(&last).1);
+    }
+    let total: u64 = sent.values().sum();
+    for subscriber in &mut subscribers {
+        let mut arrived = 0;
+        // Each line is one message, but for the first.
+        let all = subscriber.stdout.wait(1, LIMIT, |_| {
+            arrived += 1;
+            (arrived >= total).then_some(())
+        });
+        assert!(
+            all.is_some(),
+            "{arrived} of {total}\n{}",
+            subscriber.story()
+        );
+        subscriber.close_stdin();
+        subscriber.exit_within(LIMIT).expect("the subscriber ends");
+        subscriber.stdout.wait(0, LIMIT, |_| None::<()>);
+        let mut received: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for line in &subscriber.stdout.all()[1..] {
+            let (name, number) = numbered(line);
+            received.entry(name.to_owned()).or_default().push(number);
+        }
+        for (name, count) in &sent {
+            let numbers = &received[*name];
+            if let Some(at) = (1..=*count).zip(numbers).position(|(n, got)| n != *got) {
+                panic!("{name}: {:?} where {} was due", &numbers[at..], at + 1);
+            }
+            assert_eq!(numbers.len() as u64, *count, "{name}");
+        }
+    }
+    println!("{rounds} kills, {total} messages, each once, in order");
 }
