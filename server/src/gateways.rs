@@ -8,11 +8,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-pub use anabranch_amqp::arguments::{
-    ALTERNATE as ALTERNATE_ARGUMENT, RETAINED as RETAINED_ARGUMENT,
-};
-use anabranch_amqp::arguments::{Arguments, Flags, queue_of};
-use anabranch_amqp::{AmqpGateway, address as spelling, names::PREDECLARED};
+use anabranch_amqp::{AmqpGateway, address as spelling, arguments, names::PREDECLARED};
 use anabranch_core::address::{Address, AddressError, TopicFilter};
 use anabranch_core::gateway::{ExchangeKind, Gateway};
 use anabranch_core::limits::StreamLimits;
@@ -29,6 +25,11 @@ use crate::config::{Config, ConfigError, GatewaySection, ListenerKeys};
 
 /// The exchange that sessions publish to and are bound to.
 pub const TOPIC_EXCHANGE: &str = "amq.topic";
+
+/// The argument by which applications name an alternate exchange.
+pub const ALTERNATE_ARGUMENT: &str = arguments::ALTERNATE;
+/// The argument by which applications ask for last values with a binding.
+pub const RETAINED_ARGUMENT: &str = arguments::RETAINED;
 
 /// Every gateway.
 fn all() -> Vec<Registered> {
@@ -250,16 +251,16 @@ pub fn address_key(address: &Address, origin_key: &Bytes) -> String {
 /// # Errors
 /// What is wrong with which argument.
 pub fn queue_arguments(
-    given: &Arguments,
+    given: &arguments::Arguments,
     durable: bool,
     auto_delete: bool,
-) -> Result<(StreamLimits, Arguments), String> {
-    let flags = Flags {
+) -> Result<(StreamLimits, arguments::Arguments), String> {
+    let flags = arguments::Flags {
         durable,
         exclusive: false,
         auto_delete,
     };
-    let read = queue_of(given, flags).map_err(|error| error.text.into_owned())?;
+    let read = arguments::queue_of(given, flags).map_err(|error| error.text.into_owned())?;
     Ok((read.limits, read.arguments))
 }
 
