@@ -49,6 +49,9 @@ pub enum ShardRequest {
         /// Match sessions of this vhost; also says that a topic exchange routed it, so that the right
         /// to receive its address is asked at delivery.
         by_topic: Option<VhostId>,
+        /// Taken also by a shard that is full: its publisher cannot be refused, is held back from its next
+        /// publishes, and what it has sent takes no less room where it waits.
+        patient: bool,
         /// What most publishes have not.
         extra: Option<Box<Extra>>,
         /// The message.

@@ -344,10 +344,11 @@ impl<B: Place> Shard<B> {
                     sequence,
                     streams,
                     by_topic,
+                    patient,
                     extra,
                     message,
                 } => {
-                    if self.is_full() {
+                    if !patient && self.is_full() {
                         if sequence.0 != 0 {
                             self.outbox.published(
                                 from,
@@ -614,13 +615,16 @@ impl Shard<Arc<Message>> {
         &mut self,
         streams: &[StreamId],
         by_topic: Option<VhostId>,
+        patient: bool,
         extra: Option<&Extra>,
         message: &Arc<Message>,
     ) -> PublishOutcome {
         if self.is_full() {
             self.workers.insert(self.id.host());
             self.block_or_resume();
-            return PublishOutcome::Refused(ErrorKind::Busy);
+            if !patient {
+                return PublishOutcome::Refused(ErrorKind::Busy);
+            }
         }
         if message.retain {
             self.saw_kept(by_topic, streams, extra, message);

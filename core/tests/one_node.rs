@@ -237,6 +237,7 @@ fn a_repeated_publish_is_stored_once() {
         sequence: Sequence(1),
         streams: stream.into_iter().collect(),
         by_topic: None,
+        patient: true,
         extra: None,
         message: message.clone(),
     };

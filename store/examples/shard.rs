@@ -153,6 +153,7 @@ fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) -> Figures {
                     sequence: Sequence(sent),
                     streams: [STREAM].into_iter().collect(),
                     by_topic: None,
+                    patient: true,
                     extra: None,
                     message: Arc::new(message),
                 });

@@ -58,7 +58,9 @@ impl Worker {
             let at_once = shard.is_volatile() && !self.blocked.contains(&shard);
             if at_once && shard == own {
                 let extra = extra.as_deref();
-                let result = self.shard.take(&streams, route.by_topic, extra, &message);
+                let result = self
+                    .shard
+                    .take(&streams, route.by_topic, true, extra, &message);
                 outcome = worse(outcome, result);
                 continue;
             }
@@ -66,6 +68,7 @@ impl Worker {
                 sequence: Sequence(0),
                 streams,
                 by_topic: route.by_topic,
+                patient: true,
                 extra,
                 message: message.clone(),
             };

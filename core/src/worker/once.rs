@@ -48,6 +48,8 @@ struct Part {
     message: Arc<Message>,
     /// It is to be kept by one of the targets: flushes of this round wait for it.
     round: Option<Round>,
+    /// See [`Route::refusing`].
+    refusing: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -138,6 +140,7 @@ impl Worker {
             waiting,
             message,
             round: None,
+            refusing: route.refusing,
         };
         for (shard, streams) in &route.targets {
             let mut extra = values::extra(route, *shard);
@@ -218,6 +221,7 @@ impl Worker {
             waiting,
             message,
             round,
+            refusing,
         } = part;
         for (shard, streams, mut extra) in targets {
             match state {
@@ -229,22 +233,25 @@ impl Worker {
                 State::Free(None) => {}
                 State::Free(once) => extra.get_or_insert_default().once = once,
             }
-            if !shard.is_volatile() || self.blocked.contains(&shard) {
+            let own = shard == self.shard.id();
+            let at_once = shard.is_volatile() && !self.blocked.contains(&shard);
+            if !at_once || (refusing && !own) {
                 if self.await_shard(shard, waiting, &streams, by_topic, extra, &message) {
                     self.with(waiting.connection, |state| {
                         park(state, message.cost_bytes())
                     });
                 }
-            } else if shard == self.shard.id() {
+            } else if own {
                 let outcome = self
                     .shard
-                    .take(&streams, by_topic, extra.as_deref(), &message);
+                    .take(&streams, by_topic, true, extra.as_deref(), &message);
                 self.finish_publish(now, waiting, outcome);
             } else {
                 let request = ShardRequest::Publish {
                     sequence: Sequence(0),
                     streams,
                     by_topic,
+                    patient: true,
                     extra,
                     message: message.clone(),
                 };
@@ -272,6 +279,7 @@ impl Worker {
             sequence: lane.push(waiting),
             streams: streams.clone(),
             by_topic,
+            patient: true,
             extra,
             message: message.clone(),
         };

@@ -255,13 +255,15 @@ impl Worker {
             } else if *shard == own {
                 outcome = worse(
                     outcome,
-                    self.shard.take(streams, route.by_topic, None, &message),
+                    self.shard
+                        .take(streams, route.by_topic, patient, None, &message),
                 );
             } else {
                 let request = ShardRequest::Publish {
                     sequence: Sequence(0),
                     streams: streams.clone(),
                     by_topic: route.by_topic,
+                    patient,
                     extra: None,
                     message: message.clone(),
                 };
@@ -297,6 +299,7 @@ impl Worker {
                 sequence,
                 streams: streams.clone(),
                 by_topic: route.by_topic,
+                patient,
                 extra: super::values::extra(&route, *shard),
                 message: message.clone(),
             };

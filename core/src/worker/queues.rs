@@ -7,6 +7,7 @@ use super::commands::{Checked, Here};
 use super::steps::{Asked, Step};
 use super::values::Reading;
 use super::{Connected, ReaderAt, Worker};
+use crate::address::Address;
 use crate::authority::{Action, Resource};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{BindTo, BindingSpec, Consume, ExchangeDeclare, Reply, StreamDeclare};
@@ -166,7 +167,7 @@ impl Worker {
         }
         let stream = StreamSpec {
             name: declare.name,
-            key: declare.key,
+            key: checked(declare.key)?,
             durable: declare.durable,
             exclusive: declare.exclusive,
             auto_delete: declare.auto_delete,
@@ -257,7 +258,7 @@ impl Worker {
             vhost: here.vhost,
             exchange: binding.exchange,
             to,
-            key: Some(binding.key),
+            key: Some(checked(binding.key)?),
             filter: binding.filter,
             arguments: Arguments::new(binding.arguments)?,
             by: connection,
@@ -414,6 +415,11 @@ impl Worker {
         self.ask_shard(now, shard, connection, Step::Got { token, tag }, question);
         Ok(())
     }
+}
+
+/// An address as metadata can read it back: one that cannot be would stop the journal.
+fn checked(key: Address) -> Checked<Address> {
+    Address::new(key.0).map_err(|why| Refusal::new(ErrorKind::BadRequest, format!("key: {why}")))
 }
 
 fn no_exchange(name: &str, vhost: &str) -> Refusal {
