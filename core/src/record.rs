@@ -28,18 +28,21 @@
 //! quality 1 (in bits 0-1, 4 no local) and identifier varint.
 //! A change: [`Change`] in postcard encoding; its variants are persisted in order: append only.
 //!
-//! Owns: this format. Never: when records are written (`shard.rs`) or where (`store/`).
+//! Owns: this format, records one by one.
+//! Never: when records are written (`shard/frame.rs`) or where (`store/`).
+//! Next: `record/change.rs`, `record/message.rs`.
 
-use crate::address::{Address, TopicFilter};
-use crate::death::Deaths;
-use crate::gateway::{FilterSpec, OnceKey};
-use crate::id::{ConnectionId, Epoch, Lane, Offset, Position, Sequence, StreamId, UnixMs, VhostId};
-use crate::limits::StreamLimits;
-use crate::message::{Message, OriginTag, Quality};
-use crate::port::{Extra, GroupKey, Handed, Member, Once};
-use crate::will::SavedWill;
+mod change;
+mod message;
+
+pub use change::{AsJson, Change, FirstLimits};
+pub(crate) use message::{message_bytes, message_from};
+
+use crate::id::{Lane, Position, Sequence, StreamId, VhostId};
+use crate::message::Message;
+use crate::port::Extra;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use message::{put_extra, put_message, take_extra, take_message};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -53,15 +56,6 @@ pub const RECORD_BYTES_MAX: usize = 256 * 1024 * 1024;
 const KIND_PUBLISH: u8 = 1;
 const KIND_CHANGE: u8 = 2;
 const KIND_PUBLISH_EXTRA: u8 = 3;
-const EXTRA_KEEP: u64 = 1;
-const EXTRA_ONCE: u64 = 2;
-const EXTRA_KEYED: u64 = 8;
-const EXTRA_HANDED: u64 = 4;
-const HANDED_NO_LOCAL: u8 = 4;
-const FLAG_RETAIN: u8 = 4;
-const FLAG_EXPIRES: u8 = 8;
-const FLAG_ORIGIN_KEY: u8 = 16;
-const FLAG_DEATHS: u8 = 32;
 
 /// Who sent a record, and as which of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,247 +64,6 @@ pub struct Mark {
     pub lane: Lane,
     /// Its number there.
     pub sequence: Sequence,
-}
-
-/// A change of a shard's state that is no publish. Persisted: variants and fields append only.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Change {
-    /// The node began a new life: lanes of other incarnations are forgotten, sessions that were live
-    /// are closed as of the frame's time.
-    Began {
-        /// Upper 48 bits of its lanes.
-        incarnation: u64,
-    },
-    /// Make a stream.
-    CreateStream {
-        /// Its id.
-        stream: StreamId,
-        /// Its vhost.
-        vhost: VhostId,
-        /// Its limits, as far as the first form of this record knew any; later ones use `CreateStreamWith`.
-        limits: FirstLimits,
-    },
-    /// Delete a stream.
-    DeleteStream {
-        /// Which.
-        stream: StreamId,
-        /// Only when nothing is left but these offsets, which were handed out.
-        only_if: Option<Vec<Offset>>,
-    },
-    /// Remove messages that were ready, at an operator's or client's wish.
-    Purge {
-        /// Which.
-        stream: StreamId,
-        /// First and last offset of each range.
-        ranges: Vec<(Offset, Offset)>,
-    },
-    /// Messages that leave.
-    Settled {
-        /// Which stream.
-        stream: StreamId,
-        /// First and last offset of each range.
-        ranges: Vec<(Offset, Offset)>,
-    },
-    /// Everything below was handed out at least once.
-    Delivered {
-        /// Which stream.
-        stream: StreamId,
-        /// First offset never handed out.
-        until: Offset,
-    },
-    /// Open or resume a session.
-    OpenSession {
-        /// In.
-        vhost: VhostId,
-        /// Whose.
-        client_id: Arc<str>,
-        /// Forget an earlier one.
-        clean_start: bool,
-        /// Seconds it outlives its connection.
-        expiry_s: u32,
-    },
-    /// A session's connection ended; it expires from now on.
-    CloseSession {
-        /// Which.
-        stream: StreamId,
-    },
-    /// A session ends for good.
-    EndSession {
-        /// Which.
-        stream: StreamId,
-    },
-    /// Another expiry.
-    SessionExpiry {
-        /// Which.
-        stream: StreamId,
-        /// Seconds it outlives its connection.
-        expiry_s: u32,
-    },
-    /// Bind a session.
-    Subscribe {
-        /// Which.
-        stream: StreamId,
-        /// To.
-        filters: Vec<FilterSpec>,
-    },
-    /// Unbind it.
-    Unsubscribe {
-        /// Which.
-        stream: StreamId,
-        /// From.
-        filters: Vec<TopicFilter>,
-    },
-    /// Make a stream.
-    CreateStreamWith {
-        /// Its id.
-        stream: StreamId,
-        /// Its vhost.
-        vhost: VhostId,
-        /// Its name.
-        name: Arc<str>,
-        /// Its limits.
-        limits: AsJson<StreamLimits>,
-    },
-    /// The peer of a session has messages that it has not settled.
-    Received {
-        /// Which.
-        stream: StreamId,
-        /// First and last offset of each range.
-        ranges: Vec<(Offset, Offset)>,
-    },
-    /// A session takes a key of its publisher, unless it is held.
-    Taken {
-        /// Which session.
-        stream: StreamId,
-        /// The key.
-        key: OnceKey,
-    },
-    /// A session lets go of a key.
-    Forgotten {
-        /// Which session.
-        stream: StreamId,
-        /// The key.
-        key: OnceKey,
-    },
-    /// Open or resume a session that leaves a will.
-    OpenSessionWith {
-        /// In.
-        vhost: VhostId,
-        /// Whose.
-        client_id: Arc<str>,
-        /// Forget an earlier one.
-        clean_start: bool,
-        /// Seconds it outlives its connection.
-        expiry_s: u32,
-        /// The will; `OpenSession` leaves none.
-        will: SavedWill,
-    },
-    /// A session's will is void.
-    DropWill {
-        /// Which session.
-        stream: StreamId,
-    },
-    /// The delay of a session's will is over.
-    WillDue {
-        /// Which session.
-        stream: StreamId,
-        /// Not if it was opened since.
-        epoch: Epoch,
-    },
-    /// A will is stored wherever it goes.
-    WillDone {
-        /// Which: wills are numbered as they become due.
-        number: u64,
-    },
-    /// Remove a last value, at an operator's wish.
-    DropValue {
-        /// In.
-        vhost: VhostId,
-        /// Whose.
-        address: Address,
-    },
-    /// Remove the last values that had ended by then.
-    ValuesExpired {
-        /// By the leader's clock.
-        before: UnixMs,
-    },
-    /// A member joins a group, which is made when it is not there.
-    JoinGroup {
-        /// Which.
-        group: GroupKey,
-        /// Who.
-        member: Member,
-        /// For people.
-        client_id: Arc<str>,
-        /// Its limits, when it is made.
-        limits: AsJson<StreamLimits>,
-    },
-    /// A member leaves a group, which ends with its last one.
-    LeaveGroup {
-        /// Which.
-        group: GroupKey,
-        /// Who.
-        member: Member,
-    },
-    /// A session is a member of a group, or no more.
-    Membership {
-        /// The session.
-        stream: StreamId,
-        /// The group.
-        name: Arc<str>,
-        /// Its filter.
-        filter: TopicFilter,
-        /// What it asks; absent when it is no more.
-        spec: Option<FilterSpec>,
-    },
-    /// A group's shard has let a member go whose session has ended here.
-    Parted {
-        /// Of the parting.
-        number: u64,
-    },
-    /// Other limits of a stream.
-    SetLimits {
-        /// Which.
-        stream: StreamId,
-        /// All of them.
-        limits: AsJson<StreamLimits>,
-    },
-}
-
-/// The limits that the first form of a record had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FirstLimits {
-    /// See [`StreamLimits`].
-    pub auto_delete: bool,
-}
-
-impl From<FirstLimits> for StreamLimits {
-    fn from(first: FirstLimits) -> StreamLimits {
-        StreamLimits {
-            auto_delete: first.auto_delete,
-            ..StreamLimits::default()
-        }
-    }
-}
-
-/// A part of a record or checkpoint that may get further fields: kept as JSON text inside the postcard encoding,
-/// which has no names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AsJson<T>(pub T);
-
-impl<T: Serialize> Serialize for AsJson<T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = serde_json::to_string(&self.0).map_err(serde::ser::Error::custom)?;
-        serializer.serialize_str(&text)
-    }
-}
-
-impl<'de, T: serde::de::DeserializeOwned> Deserialize<'de> for AsJson<T> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<AsJson<T>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let value = serde_json::from_str(&text).map_err(serde::de::Error::custom)?;
-        Ok(AsJson(value))
-    }
 }
 
 /// A record read back.
@@ -471,163 +224,6 @@ impl PayloadBuilder {
     }
 }
 
-fn put_extra(out: &mut BytesMut, extra: &Extra) {
-    let keep = extra.keep.map_or(0, |_| EXTRA_KEEP);
-    let once = match extra.once {
-        None => 0,
-        Some(Once::Numbered { .. }) => EXTRA_ONCE,
-        Some(Once::Keyed { .. }) => EXTRA_KEYED,
-    };
-    let handed = extra.handed.map_or(0, |_| EXTRA_HANDED);
-    put_varint(out, keep | once | handed);
-    if let Some(vhost) = extra.keep {
-        put_varint(out, u64::from(vhost.0));
-    }
-    match extra.once {
-        None => {}
-        Some(Once::Numbered {
-            session,
-            number,
-            floor,
-        }) => {
-            out.put_u64_le(session.0);
-            put_varint(out, number);
-            put_varint(out, floor);
-        }
-        Some(Once::Keyed { session, key }) => {
-            out.put_u64_le(session.0);
-            out.put_u16_le(key.0);
-        }
-    }
-    if let Some(handed) = extra.handed {
-        let no_local = if handed.no_local { HANDED_NO_LOCAL } else { 0 };
-        out.put_u8(handed.quality as u8 | no_local);
-        put_varint(out, u64::from(handed.identifier));
-    }
-}
-
-fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
-    let bits = varint(bytes)?;
-    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED | EXTRA_HANDED) != 0 {
-        return Err(RecordError::Field);
-    }
-    let mut extra = Extra::default();
-    if bits & EXTRA_KEEP != 0 {
-        let vhost = u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field)?;
-        extra.keep = Some(VhostId(vhost));
-    }
-    if bits & EXTRA_ONCE != 0 {
-        extra.once = Some(Once::Numbered {
-            session: StreamId(take_u64(bytes)?),
-            number: varint(bytes)?,
-            floor: varint(bytes)?,
-        });
-    }
-    if bits & EXTRA_KEYED != 0 {
-        let session = StreamId(take_u64(bytes)?);
-        let key = bytes.try_get_u16_le().map_err(|_| RecordError::Short)?;
-        let key = OnceKey(key);
-        extra.once = Some(Once::Keyed { session, key });
-    }
-    if bits & EXTRA_HANDED != 0 {
-        let flags = take_u8(bytes)?;
-        extra.handed = Some(Handed {
-            quality: Quality::from_number(flags & 3).ok_or(RecordError::Field)?,
-            no_local: flags & HANDED_NO_LOCAL != 0,
-            identifier: u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field)?,
-        });
-    }
-    Ok(extra)
-}
-
-fn put_message(out: &mut BytesMut, message: &Message) {
-    let mut flags = message.quality as u8;
-    flags |= if message.retain { FLAG_RETAIN } else { 0 };
-    flags |= if message.expires.is_some() {
-        FLAG_EXPIRES
-    } else {
-        0
-    };
-    flags |= if message.origin_key.is_empty() {
-        0
-    } else {
-        FLAG_ORIGIN_KEY
-    };
-    flags |= if message.deaths.is_some() {
-        FLAG_DEATHS
-    } else {
-        0
-    };
-    out.put_u8(flags);
-    out.put_u8(message.origin.0);
-    out.put_u8(message.priority);
-    out.put_u64_le(message.published.0);
-    if let Some(expires) = message.expires {
-        out.put_u64_le(expires.0);
-    }
-    put_varint(out, message.publisher.0);
-    let origin_key = (!message.origin_key.is_empty()).then_some(&message.origin_key);
-    // Encoding to a growing buffer can only fail for types that `Deaths` does not hold.
-    let deaths = message.deaths.as_deref();
-    let deaths =
-        deaths.map(|deaths| Bytes::from(postcard::to_allocvec(deaths).unwrap_or_default()));
-    let parts = [
-        Some(&message.exchange),
-        Some(&message.address.0),
-        origin_key,
-        Some(&message.properties),
-        deaths.as_ref(),
-    ];
-    for part in parts.into_iter().flatten() {
-        put_varint(out, part.len() as u64);
-        out.extend_from_slice(part);
-    }
-    out.extend_from_slice(&message.body);
-}
-
-fn take_message(mut bytes: Bytes) -> Result<Message, RecordError> {
-    let flags = take_u8(&mut bytes)?;
-    let origin = OriginTag(take_u8(&mut bytes)?);
-    let priority = take_u8(&mut bytes)?;
-    let published = UnixMs(take_u64(&mut bytes)?);
-    let expires = if flags & FLAG_EXPIRES != 0 {
-        Some(UnixMs(take_u64(&mut bytes)?))
-    } else {
-        None
-    };
-    let publisher = ConnectionId(varint(&mut bytes)?);
-    let exchange = take_part(&mut bytes)?;
-    let address = Address(take_part(&mut bytes)?);
-    let origin_key = if flags & FLAG_ORIGIN_KEY != 0 {
-        take_part(&mut bytes)?
-    } else {
-        Bytes::new()
-    };
-    let properties = take_part(&mut bytes)?;
-    let deaths = if flags & FLAG_DEATHS != 0 {
-        let encoded = take_part(&mut bytes)?;
-        let deaths: Deaths = postcard::from_bytes(&encoded).map_err(|_| RecordError::Field)?;
-        Some(Arc::new(deaths))
-    } else {
-        None
-    };
-    Ok(Message {
-        exchange,
-        address,
-        origin_key,
-        origin,
-        properties,
-        body: bytes,
-        quality: Quality::from_number(flags & 3).ok_or(RecordError::Field)?,
-        retain: flags & FLAG_RETAIN != 0,
-        priority,
-        published,
-        expires,
-        publisher,
-        deaths,
-    })
-}
-
 /// Walks a payload: each record with its mark and the place of its first byte, counted from `base`
 /// (the position of the payload's first byte).
 pub struct Records {
@@ -730,18 +326,6 @@ fn parse(bytes: &mut Bytes) -> Result<(Mark, Record), RecordError> {
     Ok((mark, record))
 }
 
-/// A message by itself, as records have it: for checkpoints.
-pub(crate) fn message_bytes(message: &Message) -> Bytes {
-    let mut out = BytesMut::with_capacity(message.cost_bytes());
-    put_message(&mut out, message);
-    out.freeze()
-}
-
-/// The message that [`message_bytes`] wrote.
-pub(crate) fn message_from(bytes: Bytes) -> Result<Message, RecordError> {
-    take_message(bytes)
-}
-
 /// How many bytes the record has whose first [`RECORD_HEADER_BYTES`] these are.
 ///
 /// # Errors
@@ -768,6 +352,12 @@ pub fn read_message(record: Bytes) -> Result<Arc<Message>, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Address;
+    use crate::death::Deaths;
+    use crate::gateway::OnceKey;
+    use crate::id::{ConnectionId, Offset, UnixMs};
+    use crate::message::{OriginTag, Quality};
+    use crate::port::{Handed, Once};
     use proptest::prelude::*;
 
     fn extra(number: usize) -> Option<Extra> {
