@@ -42,6 +42,11 @@ const H_CLUSTER_ID: &str = "x-amqp-cluster-id";
 /// In front of the address of an answer in `reply_to`.
 const REPLY_TO_TOPIC: &[u8] = b"mqtt:";
 
+/// The address that an answer with this routing key is meant for, when the key is a `reply_to` that stands for one.
+pub fn answered_topic(key: &[u8]) -> Option<&[u8]> {
+    key.strip_prefix(REPLY_TO_TOPIC)
+}
+
 /// The conversion registered with core.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AmqpProperties;
@@ -169,7 +174,7 @@ pub fn to_neutral(raw: &[u8]) -> Neutral {
         correlation: kept(properties.correlation_id),
         reply_to: properties
             .reply_to
-            .map(|to| match to.as_bytes().strip_prefix(REPLY_TO_TOPIC) {
+            .map(|to| match answered_topic(to.as_bytes()) {
                 Some(address) => ReplyTo::Topic(Bytes::copy_from_slice(address)),
                 None => ReplyTo::Stream(Bytes::copy_from_slice(to.as_bytes())),
             }),

@@ -16,8 +16,11 @@ pub const PREDECLARED: [(&str, ExchangeKind); 5] = [
     ("amq.fanout", ExchangeKind::Fanout),
     ("amq.headers", ExchangeKind::Headers),
     ("amq.match", ExchangeKind::Headers),
-    ("amq.topic", ExchangeKind::Topic),
+    (TOPIC_EXCHANGE, ExchangeKind::Topic),
 ];
+
+/// The exchange that topics are published to.
+pub const TOPIC_EXCHANGE: &str = "amq.topic";
 
 /// The pseudo-queue of answers: who consumes from it gets a queue of the channel's own.
 pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use anabranch_core::address::Address;
 use anabranch_core::gateway::Command;
 use anabranch_core::message::Message;
 use bytes::{Bytes, BytesMut};
@@ -20,7 +21,7 @@ use crate::unfinished::Share;
 use crate::wire::frame::Frame;
 use crate::wire::method::{BasicPublish, Wire};
 use crate::wire::properties::{CONTENT_HEADER_BYTES, ContentHeader};
-use crate::{address, map, published};
+use crate::{address, map, names, published};
 
 /// More than this is not taken for a size at all.
 const BODY_BYTES_LARGEST: u64 = 512 << 20;
@@ -43,14 +44,27 @@ impl AmqpConnection {
             ));
         }
         let key = publish.routing_key.as_bytes();
-        let converted = self
-            .keys
-            .convert(key, || frame.keep_part(key))
-            .map_err(bad_key)?;
+        let mut name = publish.exchange.as_bytes();
+        // An answer by the `reply_to` of a message from a topic: whoever answers as servers do, to the default
+        // exchange, reaches it.
+        let answered = name.is_empty().then(|| map::answered_topic(key)).flatten();
+        let converted = match answered {
+            Some(topic) => {
+                name = names::TOPIC_EXCHANGE.as_bytes();
+                let address = Address::new(Bytes::copy_from_slice(topic)).map_err(bad_key)?;
+                address::Converted {
+                    address,
+                    origin_key: Bytes::new(),
+                }
+            }
+            None => self
+                .keys
+                .convert(key, || frame.keep_part(key))
+                .map_err(bad_key)?,
+        };
         let Some(channel) = self.channel_mut(number) else {
             return Ok(());
         };
-        let name = publish.exchange.as_bytes();
         if channel.exchange.0 != name {
             if std::str::from_utf8(name).is_err() {
                 return Err(no_exchange(name, &self.vhost));

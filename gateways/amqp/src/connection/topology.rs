@@ -22,7 +22,7 @@ use crate::wire::method::{
     QueueDelete, QueuePurge, QueueUnbind, Wire,
 };
 use crate::wire::table::Table;
-use crate::{address, arguments, names};
+use crate::{address, arguments, map, names};
 
 /// Exchange, key and arguments of a binding, as a method names them.
 type Route<'a> = (ShortStr<'a>, ShortStr<'a>, Table<'a>);
@@ -246,6 +246,11 @@ impl AmqpConnection {
             "" => self.names.make("amq.gen-"),
             name if names::is_reply_to(name) => {
                 return self.declare_reply_to(number, name, declare.nowait, cx);
+            }
+            name if !declare.passive && map::answered_topic(name.as_bytes()).is_some() => {
+                return Err(access_refused(format!(
+                    "queue name '{name}' would take the answers to a topic"
+                )));
             }
             name if !declare.passive && names::is_reserved(name) => {
                 return Err(access_refused(format!(
