@@ -5,92 +5,20 @@
 //! whatever its credit). Among readers with room, higher priority first, then round robin; in the ordered modes
 //! (exclusive, failover) one at a time.
 //!
-//! Owns: the list of readers of one stream and the choice among them.
+//! Owns: the list of readers of one stream and the choice among several.
 //! Never: messages or offsets (`stream.rs`), rules (it is told who may receive), keys (`stream/keyed.rs`).
-//! Next: `shard/deliver.rs`, which asks and delivers.
+//! Next: `dispatch/reader.rs`, `dispatch/ordered.rs` (one at a time); `shard/deliver.rs`, which asks and delivers.
 
-use crate::authority::Principal;
-use crate::gateway::FilterSpec;
-use crate::message::{Message, Quality};
+mod ordered;
+mod reader;
+
+pub use reader::{Reader, TRAVEL_UNITS_MAX, travel_units};
+
+use crate::message::Quality;
 use crate::port::ConsumerKey;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cmp::Ordering;
-use std::sync::Arc;
-
-/// Travel units a reader may have on the way; see [`travel_units`].
-pub const TRAVEL_UNITS_MAX: u32 = 2048;
-/// Bytes that one travel unit stands for, beside one for each message.
-const TRAVEL_UNIT_BYTES: usize = 4096;
-
-/// What a message of this cost takes of the travel window.
-pub fn travel_units(cost_bytes: usize) -> u32 {
-    1 + (cost_bytes / TRAVEL_UNIT_BYTES) as u32
-}
-
-/// A reader of a stream.
-#[derive(Clone, Debug)]
-pub struct Reader {
-    /// Names it in the stream's slots; never reused in one stream.
-    pub number: u32,
-    /// Who it is.
-    pub key: ConsumerKey,
-    /// For the right to receive.
-    pub principal: Arc<Principal>,
-    /// The vhost by name, for the rules.
-    pub vhost: Arc<str>,
-    /// Settled by being handed out.
-    pub presettled: bool,
-    /// No one beside it.
-    pub exclusive: bool,
-    /// Not what its own connection published.
-    pub no_local: bool,
-    /// Higher is served first.
-    pub priority: i32,
-    /// Limit of unsettled deliveries.
-    pub credit: u32,
-    /// Unsettled deliveries.
-    pub held: u32,
-    /// Travel units on the way.
-    pub travelling: u32,
-    /// Gets deliveries; else it only holds some.
-    pub attached: bool,
-    /// May receive every address, so that no message need be asked about.
-    pub receives_all: bool,
-    /// A session's membership in a group: what its filter grants and asks. Absent for a queue's consumers.
-    pub member: Option<Box<FilterSpec>>,
-}
-
-impl Reader {
-    /// Whether it can be handed a delivery that must be settled.
-    pub fn has_room(&self) -> bool {
-        self.can_travel() && (self.presettled || self.held < self.credit)
-    }
-
-    /// How many deliveries it can be handed now, at most.
-    fn room(&self) -> u64 {
-        if !self.attached {
-            return 0;
-        }
-        let travel = TRAVEL_UNITS_MAX.saturating_sub(self.travelling);
-        let credit = match self.presettled {
-            true => u32::MAX,
-            false => self.credit.saturating_sub(self.held),
-        };
-        u64::from(travel.min(credit))
-    }
-
-    /// Whether it published this message itself and does not want it back.
-    pub fn is_own(&self, message: &Message) -> bool {
-        let asked = self.no_local || self.member.as_ref().is_some_and(|member| member.no_local);
-        asked && message.publisher == self.key.connection
-    }
-
-    /// Whether it can be handed a delivery that is settled by being handed out.
-    pub fn can_travel(&self) -> bool {
-        self.attached && self.travelling < TRAVEL_UNITS_MAX
-    }
-}
 
 /// What the choice came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +44,7 @@ pub struct Readers {
     ranked: bool,
     turn: usize,
     last_number: u32,
-    /// See [`Readers::elect`].
+    /// The number of the reader that [`Readers::elect`] named last.
     lead: u32,
 }
 
@@ -336,96 +264,29 @@ impl Readers {
             None => Choice::Nobody,
         }
     }
-
-    /// The one reader of an ordered stream that is handed something now: the highest priority, then who came
-    /// first; not while another still holds something, since what that one gives back comes before the rest.
-    /// Also says whether it is another than at the last call that named one.
-    pub fn elect(&mut self) -> Option<(usize, bool)> {
-        let place = self.candidate()?;
-        if self.others_hold(place) {
-            return None;
-        }
-        let number = self.list[place].number;
-        let other = std::mem::replace(&mut self.lead, number) != number;
-        Some((place, other))
-    }
-
-    /// Who is served of an ordered stream, or is until it has settled what it holds.
-    pub fn lead(&self) -> Option<&Reader> {
-        let place = self.candidate()?;
-        if !self.others_hold(place) {
-            return self.list.get(place);
-        }
-        let before = self.list.get(self.numbered(self.lead)?)?;
-        before.attached.then_some(before)
-    }
-
-    fn candidate(&self) -> Option<usize> {
-        let mut best: Option<usize> = None;
-        for (place, reader) in self.list.iter().enumerate() {
-            let better = best.is_none_or(|best| {
-                let (rank, best) = (reader.priority, &self.list[best]);
-                rank > best.priority || (rank == best.priority && reader.number == self.lead)
-            });
-            if reader.attached && better {
-                best = Some(place);
-            }
-        }
-        best
-    }
-
-    fn others_hold(&self, place: usize) -> bool {
-        let mut others = self.list.iter().enumerate();
-        others.any(|(at, other)| at != place && other.held > 0)
-    }
-
-    /// Whether somebody else than the reader with this key holds something.
-    pub fn held_beside(&self, key: ConsumerKey) -> bool {
-        self.list
-            .iter()
-            .any(|other| other.key != key && other.held > 0)
-    }
-
-    /// Those that must go where only one may be attached: all but the one that is served, or came first.
-    pub fn surplus(&self) -> Vec<ConsumerKey> {
-        let first = || self.list.iter().find(|reader| reader.attached);
-        let served = self.numbered(self.lead).and_then(|at| self.list.get(at));
-        let kept = served.filter(|reader| reader.attached).or_else(first);
-        let kept = kept.map(|reader| reader.number);
-        let others = self.list.iter().filter(|reader| reader.attached);
-        others
-            .filter(|reader| Some(reader.number) != kept)
-            .map(|reader| reader.key)
-            .collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::FilterSpec;
     use crate::id::{ConnectionId, ConsumerTag};
+    use crate::message::Message;
+    use std::sync::Arc;
 
-    fn readers(list: &[(i32, u32)]) -> Readers {
+    pub(super) fn readers(list: &[(i32, u32)]) -> Readers {
         let mut readers = Readers::default();
         for (place, (priority, credit)) in list.iter().enumerate() {
+            let key = ConsumerKey {
+                connection: ConnectionId(1),
+                tag: ConsumerTag(place as u32),
+            };
             readers.add(Reader {
-                number: 0,
-                key: ConsumerKey {
-                    connection: ConnectionId(1),
-                    tag: ConsumerTag(place as u32),
-                },
-                principal: Arc::default(),
-                vhost: Arc::from("/"),
-                presettled: false,
-                exclusive: false,
-                no_local: false,
                 priority: *priority,
                 credit: *credit,
-                held: 0,
-                travelling: 0,
                 attached: true,
                 receives_all: true,
-                member: None,
+                ..Reader::new(key, Arc::default(), Arc::from("/"))
             });
         }
         readers
@@ -469,40 +330,13 @@ mod tests {
         assert_eq!(many.choose(|_| true), Choice::Reader(4));
     }
 
-    /// An ordered stream serves who ranks highest, then who came first; a change waits for what is held.
-    #[test]
-    fn one_leads_until_it_has_settled_what_it_holds() {
-        let key = |tag| ConsumerKey {
-            connection: ConnectionId(1),
-            tag: ConsumerTag(tag),
-        };
-        let mut list = readers(&[(0, 9), (0, 9)]);
-        assert_eq!(list.elect(), Some((0, true)));
-        assert_eq!(list.elect(), Some((0, false)));
-        list.find(key(0)).unwrap().held = 2;
-        let mut better = list.get(1).unwrap().clone();
-        (better.key, better.priority) = (key(2), 5);
-        list.add(better);
-        assert_eq!(list.elect(), None);
-        assert_eq!(list.lead().map(|lead| lead.key), Some(key(0)));
-        list.find(key(0)).unwrap().held = 0;
-        assert_eq!(list.elect(), Some((2, true)));
-        list.remove(key(2));
-        assert_eq!(list.elect(), Some((0, true)), "by arrival again");
-        // Who leads keeps the lead among equals, even when it came later.
-        list.find(key(0)).unwrap().attached = false;
-        assert_eq!(list.elect(), Some((1, true)));
-        list.find(key(0)).unwrap().attached = true;
-        assert_eq!(list.elect(), Some((1, false)));
-        assert_eq!(list.surplus(), [key(0)]);
-    }
-
     #[test]
     fn no_right_and_no_room_are_told_apart() {
         let mut both = readers(&[(0, 0), (0, 9)]);
         assert_eq!(both.choose(|reader| reader.key.tag.0 == 0), Choice::NoRoom);
         assert_eq!(both.choose(|_| false), Choice::Nobody);
     }
+
     #[test]
     fn a_member_that_is_granted_no_settlement_needs_no_credit() {
         let mut readers = readers(&[(0, 0)]);

@@ -10,8 +10,9 @@
 //!
 //! Owns: the state, and what a request does at once.
 //! Never: I/O, clocks, threads; which shard a stream belongs to (`router.rs`, `worker.rs`).
-//! Next: `shard/questions.rs`, `shard/settle.rs`, `shard/receipts.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed
-//! record does), `shard/deliver.rs` (handing out); then `stream.rs`.
+//! Next: `shard/setup.rs`, `shard/intake.rs`, `shard/room.rs`; `shard/questions.rs`, `shard/settle.rs`,
+//! `shard/receipts.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed record does),
+//! `shard/deliver.rs` (handing out); then `stream.rs`.
 
 mod apply;
 mod checkpoint;
@@ -19,6 +20,7 @@ mod deliver;
 mod forward;
 mod frame;
 mod groups;
+mod intake;
 mod keyed;
 mod limit;
 mod matching;
@@ -27,13 +29,17 @@ mod once;
 mod policies;
 mod questions;
 mod receipts;
+mod room;
 mod seek;
 mod settle;
+mod setup;
 mod values;
 mod watch;
 mod wills;
 
 pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
+pub use intake::Store;
+pub use setup::{Bodies, InMemory, Place, ShardLimits, ShardSetup};
 
 use crate::address::Address;
 use crate::authority::Authority;
@@ -41,88 +47,21 @@ use crate::dispatch::Reader;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{FilterSpec, PublishOutcome};
 use crate::id::{
-    ConnectionId, Lane, MonotonicMs, Now, Offset, Position, Sequence, ShardId, StreamId, UnixMs,
-    VhostId, WorkerId,
+    ConnectionId, Lane, MonotonicMs, Now, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId,
+    WorkerId,
 };
-use crate::message::Message;
 use crate::once::Heard;
 use crate::outbox::Outbox;
-use crate::port::{ConsumerKey, Extra, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
+use crate::port::{ConsumerKey, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
 use crate::properties::Codecs;
 use crate::record::{Change, Mark, PayloadBuilder};
 use crate::router::Fabric;
-use crate::stream::{Kind, Stream, Volume};
+use crate::stream::{Stream, Volume};
 use crate::trie::FilterTrie;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Where a shard keeps messages: itself (`Arc<Message>`) or a place in the journal (`Position`).
-pub trait Place: Clone + Send + 'static {
-    /// The same for a message that stays a while: without the read buffer it came in.
-    fn kept(&self) -> Self;
-}
-
-impl Place for Arc<Message> {
-    fn kept(&self) -> Self {
-        Arc::new(self.detached())
-    }
-}
-
-impl Place for Position {
-    fn kept(&self) -> Self {
-        *self
-    }
-}
-
-/// Gets a message back from its place.
-pub trait Bodies<B> {
-    /// The message, or `None` when it cannot be read (logged by the implementation).
-    fn fetch(&mut self, place: &B) -> Option<Arc<Message>>;
-}
-
-/// [`Bodies`] of a volatile shard.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InMemory;
-
-impl Bodies<Arc<Message>> for InMemory {
-    fn fetch(&mut self, place: &Arc<Message>) -> Option<Arc<Message>> {
-        Some(place.clone())
-    }
-}
-
-/// Named limits of a shard.
-#[derive(Clone, Copy, Debug)]
-pub struct ShardLimits {
-    /// Cost of all messages in queues of a volatile shard, in bytes: beyond, publishers are held back. Its
-    /// sessions have as much again: beyond, those that lag lose newer messages, counted.
-    pub volatile_bytes_max: u64,
-    /// Entries of all queues, and as many again of all sessions (each takes about 60 bytes of memory);
-    /// beyond, as above.
-    pub entries_max: u64,
-    /// Cost of one session's waiting messages, in bytes; newer ones are dropped and counted beyond.
-    pub session_bytes_max: u64,
-    /// Bytes handed in and not yet committed; publishers are blocked beyond, until half of it is done.
-    pub parked_bytes_max: usize,
-    /// Last values; a publish that would add one beyond is refused.
-    pub values_max: u64,
-    /// What they cost, in bytes; likewise.
-    pub values_bytes_max: u64,
-}
-
-impl Default for ShardLimits {
-    fn default() -> Self {
-        ShardLimits {
-            volatile_bytes_max: 256 << 20,
-            entries_max: 8_000_000,
-            session_bytes_max: 64 << 20,
-            parked_bytes_max: 64 << 20,
-            values_max: 10_000_000,
-            values_bytes_max: 256 << 20,
-        }
-    }
-}
 
 /// How often what was withheld is told, in milliseconds.
 const WITHHELD_MS: u64 = 1000;
@@ -166,24 +105,6 @@ pub(crate) struct Live {
     pub(crate) readers: SmallVec<[(StreamId, ConsumerKey); 1]>,
     pub(crate) owns: Option<(VhostId, Arc<str>)>,
     pub(crate) session: Option<StreamId>,
-}
-
-/// What a shard is made with.
-pub struct ShardSetup {
-    /// Which.
-    pub id: ShardId,
-    /// This life of the node; lanes of workers are made of it.
-    pub incarnation: u64,
-    /// Workers of the node: they publish what the shard sends on.
-    pub workers: u16,
-    /// Limits.
-    pub limits: ShardLimits,
-    /// Where it tells its sessions' interest.
-    pub fabric: Arc<Fabric>,
-    /// Who may receive.
-    pub authority: Arc<dyn Authority>,
-    /// Read the headers of messages, where a stream asks for them.
-    pub codecs: Codecs,
 }
 
 /// See the module's text.
@@ -427,24 +348,6 @@ impl<B: Place> Shard<B> {
         self.block_or_resume();
     }
 
-    /// Notes for those who read last values that a newer one came in.
-    #[cold]
-    fn saw_kept(
-        &mut self,
-        by_topic: Option<VhostId>,
-        streams: &[StreamId],
-        extra: Option<&Extra>,
-        message: &Message,
-    ) {
-        if let Some(vhost) = by_topic.filter(|_| !self.watches.is_idle()) {
-            // A repeat does not come to the stream as a message.
-            let once = extra.and_then(|extra| extra.once);
-            if !once.is_some_and(|once| self.is_repeat(once)) {
-                self.watches.saw(vhost, streams, &message.address);
-            }
-        }
-    }
-
     /// How many flushes of the worker that hosts this shard are waited for.
     pub fn flushes(&self) -> usize {
         self.flushes.len()
@@ -455,62 +358,6 @@ impl<B: Place> Shard<B> {
         let done: Vec<_> = self.flushes.drain(..count).collect();
         for (from, ticket) in done {
             self.reply(from, ticket, Ok(ShardReply::Done));
-        }
-    }
-
-    /// Counts a change of what a stream keeps.
-    pub(crate) fn account(&mut self, is_queue: bool, before: Volume, after: Volume) {
-        match is_queue {
-            true => self.queues.replace(before, after),
-            false => self.sessions_hold.replace(before, after),
-        }
-    }
-
-    /// Whether a session may not be given more: it is over its own limit, or all sessions together are over
-    /// theirs and it is one of those that lag. One slow reader must not stop publishers or other readers.
-    pub(crate) fn session_is_full(&self, kept: Volume) -> bool {
-        let all_bytes_max = match self.journalled() {
-            true => u64::MAX,
-            false => self.limits.volatile_bytes_max,
-        };
-        let crowded = self.sessions_hold.bytes >= all_bytes_max
-            || self.sessions_hold.entries >= self.limits.entries_max;
-        kept.bytes >= self.limits.session_bytes_max || (crowded && kept.entries > 0)
-    }
-
-    /// The host says whether there is room to take publishes (a disk that is nearly full has none).
-    pub fn set_room(&mut self, room: bool) {
-        self.no_room = !room;
-        self.block_or_resume();
-    }
-
-    fn is_full(&self) -> bool {
-        self.no_room
-            || self.queues.entries >= self.limits.entries_max
-            || (!self.journalled() && self.queues.bytes >= self.limits.volatile_bytes_max)
-    }
-
-    /// Whether enough has drained to take publishes again.
-    fn has_drained(&self) -> bool {
-        let bytes_max = self.limits.volatile_bytes_max;
-        !self.no_room
-            && self.queues.entries < self.limits.entries_max / 10 * 9
-            && (self.journalled() || self.queues.bytes < bytes_max / 10 * 9)
-    }
-
-    pub(crate) fn block_or_resume(&mut self) {
-        let parked = self.unapplied_bytes + self.builder.len();
-        if !self.blocked && (parked > self.limits.parked_bytes_max || self.is_full()) {
-            self.tell_blocked(true);
-        } else if self.blocked && parked < self.limits.parked_bytes_max / 2 && self.has_drained() {
-            self.tell_blocked(false);
-        }
-    }
-
-    fn tell_blocked(&mut self, blocked: bool) {
-        self.blocked = blocked;
-        for worker in &self.workers {
-            self.outbox.event(*worker, ShardEvent::Blocked(blocked));
         }
     }
 
@@ -572,101 +419,5 @@ impl<B: Place> Shard<B> {
         }
         self.withheld_told = now.monotonic;
         self.withheld.take()
-    }
-}
-
-/// How a kind of shard takes a publish.
-pub trait Store<B> {
-    /// Takes it: stores it now or puts it into the next frame.
-    fn publish(
-        &mut self,
-        from: WorkerId,
-        sequence: Sequence,
-        streams: &[StreamId],
-        by_topic: Option<VhostId>,
-        extra: Option<&Extra>,
-        message: &Arc<Message>,
-    );
-}
-
-impl Store<Arc<Message>> for Shard<Arc<Message>> {
-    fn publish(
-        &mut self,
-        from: WorkerId,
-        sequence: Sequence,
-        streams: &[StreamId],
-        by_topic: Option<VhostId>,
-        extra: Option<&Extra>,
-        message: &Arc<Message>,
-    ) {
-        let clock = self.now.unix.max(message.published);
-        let outcome = self.store(clock, streams, by_topic, extra, message, message);
-        // 0: nobody waits for the result.
-        if sequence.0 != 0 {
-            let outcome = self.whole_outcome(from, sequence, outcome);
-            self.outbox.published(from, sequence, outcome);
-        }
-    }
-}
-
-impl Shard<Arc<Message>> {
-    /// Takes a publish of the worker that hosts this shard, and says at once how it ended.
-    pub fn take(
-        &mut self,
-        streams: &[StreamId],
-        by_topic: Option<VhostId>,
-        patient: bool,
-        extra: Option<&Extra>,
-        message: &Arc<Message>,
-    ) -> PublishOutcome {
-        if self.is_full() {
-            self.workers.insert(self.id.host());
-            self.block_or_resume();
-            if !patient {
-                return PublishOutcome::Refused(ErrorKind::Busy);
-            }
-        }
-        if message.retain {
-            self.saw_kept(by_topic, streams, extra, message);
-        }
-        let clock = self.now.unix.max(message.published);
-        if self.limiter.may_refuse()
-            && let Some(takers) = self.refuse_where_full(streams, message)
-        {
-            self.store(clock, &takers, by_topic, extra, message, message);
-            return PublishOutcome::Refused(ErrorKind::QuotaExceeded);
-        }
-        self.store(clock, streams, by_topic, extra, message, message)
-    }
-}
-
-impl Store<Position> for Shard<Position> {
-    fn publish(
-        &mut self,
-        from: WorkerId,
-        sequence: Sequence,
-        streams: &[StreamId],
-        by_topic: Option<VhostId>,
-        extra: Option<&Extra>,
-        message: &Arc<Message>,
-    ) {
-        let mark = Mark {
-            lane: self.lane(from),
-            sequence,
-        };
-        self.builder
-            .publish(mark, streams, by_topic, extra, message);
-    }
-}
-
-impl<B> Stream<B> {
-    /// Whether it is a queue.
-    pub fn is_queue(&self) -> bool {
-        matches!(self.kind, Kind::Queue)
-    }
-
-    /// Whether members of a group share it.
-    pub fn is_group(&self) -> bool {
-        matches!(self.kind, Kind::Group(_))
     }
 }

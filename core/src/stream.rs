@@ -7,32 +7,34 @@
 //! consumer holds what is the leader's memory; entries, what is gone or received and the cursor come back from
 //! the journal.
 //!
-//! Owns: offsets and their states, counts and bytes.
+//! Owns: offsets and their states, and the counters that go with them.
 //! Never: chooses a consumer (`dispatch.rs`), encodes a record.
-//! Next: `stream/keyed.rs` (what a key-shared stream knows beside).
+//! Next: `stream/kind.rs` (whose it is), `stream/counts.rs`, `stream/keyed.rs` (what a key-shared stream knows beside),
+//! `stream/saved.rs`.
 //!
 //! `B` says where a message is: `Arc<Message>` in a volatile shard, `Position` in a journalled one.
 
 mod bounds;
+mod counts;
 mod filters;
 mod keyed;
+mod kind;
 mod modes;
 mod owed;
+mod saved;
 
-pub use bounds::{Ranges, extend};
+pub use bounds::{Bounds, Ranges, extend};
+pub use counts::{Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
+pub use kind::{Group, Kind, Session};
+pub use saved::SavedStream;
 
-use crate::gateway::FilterSpec;
-use crate::id::{ConnectionId, Epoch, Offset, StreamId, UnixMs, VhostId};
+use crate::id::{Offset, StreamId, UnixMs, VhostId};
 use crate::limits::{Mode, StreamLimits};
 use crate::message::Quality;
-use crate::once::Keys;
-use crate::port::Member;
-use crate::record::AsJson;
-use crate::will::SavedWill;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A reference to a message, with what dispatch needs without reading it.
@@ -82,111 +84,6 @@ pub struct Slot {
     pub attempts: u32,
 }
 
-/// What kind of reader a stream has.
-#[derive(Clone, Debug)]
-pub enum Kind {
-    /// Consumers share it.
-    Queue,
-    /// One session's own.
-    Session(Session),
-    /// Members of a group share it.
-    Group(Group),
-}
-
-/// A group's part that all replicas have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Group {
-    /// As its members call it.
-    pub name: Arc<str>,
-    /// Its binding to the vhost's topic exchange.
-    pub spec: FilterSpec,
-    /// Its members and their client ids.
-    pub members: BTreeMap<Member, Arc<str>>,
-    /// Another took its place. Only in memory.
-    #[serde(skip)]
-    pub retired: bool,
-}
-
-/// A session's durable part.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Session {
-    /// Unique in its vhost.
-    pub client_id: Arc<str>,
-    /// Bumped when a connection opens it.
-    pub epoch: Epoch,
-    /// Seconds it outlives its connection; `u32::MAX` never ends.
-    pub expiry_s: u32,
-    /// When its connection ended; `None` while there is one.
-    pub closed: Option<UnixMs>,
-    /// Its bindings to the vhost's topic exchange.
-    pub filters: FilterList,
-    /// What it leaves behind when its connection ends out of order.
-    pub will: Option<Box<SavedWill>>,
-    /// Keys of its publisher's messages that are stored once, if it ever took one.
-    pub keys: Option<Box<Keys>>,
-    /// The groups it is a member of, with what it asks of each.
-    pub groups: Vec<(Arc<str>, FilterSpec)>,
-    /// Its live connection. Not persisted: the leader's memory.
-    #[serde(skip)]
-    pub live: Option<ConnectionId>,
-}
-
-impl Session {
-    /// When it ends, if its connection is gone and it ever does.
-    pub fn ends(&self) -> Option<UnixMs> {
-        let closed = self.closed?;
-        (self.expiry_s != u32::MAX).then(|| closed.after(u64::from(self.expiry_s) * 1000))
-    }
-}
-
-/// How much a stream, or all of a kind, keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Volume {
-    /// Entries.
-    pub entries: u64,
-    /// Their cost.
-    pub bytes: u64,
-}
-
-impl Volume {
-    /// Counts what was `before` as what is `after`.
-    pub fn replace(&mut self, before: Volume, after: Volume) {
-        self.entries = (self.entries + after.entries).saturating_sub(before.entries);
-        self.bytes = (self.bytes + after.bytes).saturating_sub(before.bytes);
-    }
-}
-
-/// Counts since the node started or the checkpoint was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Put in.
-    pub published: u64,
-    /// Handed out.
-    pub delivered: u64,
-    /// Taken.
-    pub settled: u64,
-    /// Dropped without being taken.
-    pub dropped: u64,
-    /// Dropped here and sent on.
-    pub dead_lettered: u64,
-    /// Publishes refused because it was full.
-    pub rejected: u64,
-}
-
-/// What the leader remembers for the limits of a stream.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Bounds {
-    /// Everything below had its chance to be handed out before it ended.
-    pub seen: u64,
-    /// Something came that ends at once, unless it is handed out at once.
-    pub fleeting: bool,
-    /// When its first message ends, as the shard's list of what becomes due has it; 0 is not at all.
-    pub due: UnixMs,
-    /// Messages that were let in and are not stored yet, with the bytes of their bodies; counted only where further
-    /// ones may be refused.
-    pub coming: Volume,
-}
-
 /// A stream. See the module's text for the states of an offset.
 #[derive(Debug)]
 pub struct Stream<B> {
@@ -196,7 +93,7 @@ pub struct Stream<B> {
     pub vhost: VhostId,
     /// Its name; empty for sessions, and for what was made when shards did not know names.
     pub name: Arc<str>,
-    /// Queue or session.
+    /// Whose it is.
     pub kind: Kind,
     /// Its limits.
     pub limits: StreamLimits,
@@ -256,46 +153,6 @@ impl<B: Clone> Stream<B> {
         }
     }
 
-    /// The session, when it is one's.
-    pub fn session(&self) -> Option<&Session> {
-        match &self.kind {
-            Kind::Session(session) => Some(session),
-            Kind::Queue | Kind::Group(_) => None,
-        }
-    }
-
-    /// What death records call it.
-    pub fn title(&self) -> &Arc<str> {
-        match &self.kind {
-            Kind::Queue | Kind::Session(_) => &self.name,
-            Kind::Group(group) => &group.name,
-        }
-    }
-
-    /// The session to change, when it is one's.
-    pub fn session_mut(&mut self) -> Option<&mut Session> {
-        match &mut self.kind {
-            Kind::Session(session) => Some(session),
-            Kind::Queue | Kind::Group(_) => None,
-        }
-    }
-
-    /// The group, when it is one's.
-    pub fn group(&self) -> Option<&Group> {
-        match &self.kind {
-            Kind::Group(group) => Some(group),
-            Kind::Queue | Kind::Session(_) => None,
-        }
-    }
-
-    /// The group to change, when it is one's.
-    pub fn group_mut(&mut self) -> Option<&mut Group> {
-        match &mut self.kind {
-            Kind::Group(group) => Some(group),
-            Kind::Queue | Kind::Session(_) => None,
-        }
-    }
-
     /// First offset never handed out.
     pub fn cursor(&self) -> u64 {
         self.base + self.slots.len() as u64
@@ -304,27 +161,6 @@ impl<B: Clone> Stream<B> {
     /// First offset not yet put in.
     pub fn end(&self) -> u64 {
         self.base + self.entries.len() as u64
-    }
-
-    /// Messages waiting or ready.
-    pub fn ready(&self) -> u64 {
-        let back = self.returned.len() + self.aside.len() + self.parked();
-        self.end() - self.cursor() + back as u64
-    }
-
-    /// Messages handed out, not settled.
-    pub fn held(&self) -> u64 {
-        self.held + self.owed_ready()
-    }
-
-    /// Messages that have not left.
-    pub fn messages(&self) -> u64 {
-        self.ready() + self.held()
-    }
-
-    /// Cost of what has not left.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Puts an entry in at the end.
@@ -377,11 +213,6 @@ impl<B: Clone> Stream<B> {
             .checked_sub(self.base)
             .and_then(|at| self.slots.get(at as usize))
             .map_or(0, |slot| slot.attempts)
-    }
-
-    fn body_bytes(&self, offset: u64) -> u64 {
-        self.entry(offset)
-            .map_or(0, |entry| u64::from(entry.body_bytes))
     }
 
     fn slot(&mut self, offset: u64) -> Option<&mut Slot> {
@@ -555,15 +386,6 @@ impl<B: Clone> Stream<B> {
         before - (self.entries.len() as u64 - self.gone)
     }
 
-    /// Entries not gone, and what they cost: the same on every replica, unlike [`Stream::messages`] and
-    /// [`Stream::bytes`], which the leader knows earlier.
-    pub fn kept(&self) -> Volume {
-        Volume {
-            entries: self.entries.len() as u64 - self.gone,
-            bytes: self.kept_bytes,
-        }
-    }
-
     /// Offsets, attempts and entries that have not left, in order.
     pub fn present(&self) -> impl Iterator<Item = (u64, u32, &Entry<B>)> {
         self.present_from(self.base)
@@ -592,86 +414,7 @@ impl<B: Clone> Stream<B> {
     }
 }
 
-/// A stream as a checkpoint keeps it. Persisted (version of the checkpoint).
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SavedStream<B> {
-    pub(crate) id: StreamId,
-    pub(crate) vhost: VhostId,
-    pub(crate) name: Arc<str>,
-    pub(crate) session: Option<Session>,
-    pub(crate) group: Option<Group>,
-    pub(crate) limits: AsJson<StreamLimits>,
-    pub(crate) tally: Tally,
-    pub(crate) base: u64,
-    pub(crate) cursor: u64,
-    pub(crate) entries: Vec<Entry<B>>,
-    pub(crate) gone: Vec<(u64, u64)>,
-    pub(crate) received: Vec<u64>,
-}
-
 impl<B: Clone> Stream<B> {
-    /// What a checkpoint keeps: all but the leader's memory. `Leaving` counts as present, for its record
-    /// may not be in the journal.
-    pub fn save(&self) -> SavedStream<B> {
-        let mut gone: Vec<(u64, u64)> = Vec::new();
-        for (at, slot) in self.slots.iter().enumerate() {
-            if slot.state == SlotState::Gone {
-                let offset = self.base + at as u64;
-                match gone.last_mut() {
-                    Some((_, last)) if *last + 1 == offset => *last = offset,
-                    _ => gone.push((offset, offset)),
-                }
-            }
-        }
-        SavedStream {
-            id: self.id,
-            vhost: self.vhost,
-            name: self.name.clone(),
-            session: self.session().cloned(),
-            group: self.group().cloned(),
-            limits: AsJson(self.limits.clone()),
-            tally: self.tally,
-            base: self.base,
-            cursor: self.cursor_known.max(self.base),
-            entries: self.entries.iter().cloned().collect(),
-            gone,
-            received: self.received(),
-        }
-    }
-
-    /// The stream that was saved.
-    pub fn restore(saved: SavedStream<B>) -> Stream<B> {
-        let kind = match (saved.session, saved.group) {
-            (Some(session), _) => Kind::Session(session),
-            (None, Some(group)) => Kind::Group(group),
-            (None, None) => Kind::Queue,
-        };
-        let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits.0);
-        stream.name = saved.name;
-        stream.base = saved.base;
-        stream.bytes = saved
-            .entries
-            .iter()
-            .map(|entry| u64::from(entry.cost_bytes))
-            .sum();
-        stream.kept_bytes = stream.bytes;
-        let bodies = saved.entries.iter();
-        stream.ready_bytes = bodies.map(|entry| u64::from(entry.body_bytes)).sum();
-        stream.entries = saved.entries.into();
-        stream.tally = saved.tally;
-        stream.reach_delivered(saved.cursor);
-        for (first, last) in saved.gone {
-            for offset in first..=last.min(stream.end().saturating_sub(1)) {
-                stream.finish(offset, SlotState::Gone);
-            }
-        }
-        stream.trim();
-        for offset in saved.received {
-            stream.receive(offset);
-        }
-        stream
-    }
-
     /// Everything below `until` was handed out at least once (told by the journal).
     pub fn reach_delivered(&mut self, until: u64) {
         let until = until.min(self.end());
@@ -763,24 +506,6 @@ mod tests {
                 stream.kept().entries
             ),
             (0, 1, None, 1)
-        );
-    }
-
-    #[test]
-    fn a_restored_stream_has_what_had_not_left_and_knows_what_was_handed_out() {
-        let mut before = stream(5);
-        for offset in 0..3 {
-            before.hold(offset, 1);
-        }
-        before.remove(0);
-        before.remove(2);
-        before.leave(1);
-        before.cursor_known = 3;
-        let after = Stream::restore(before.save());
-        assert_eq!((after.messages(), after.bytes()), (3, 30));
-        assert_eq!(
-            (after.next(), after.attempts(1), after.attempts(3)),
-            (Some(1), 1, 0)
         );
     }
 }

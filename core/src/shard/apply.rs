@@ -3,25 +3,23 @@
 //! Time here is the leader's stamp, handed in; a node's clock never decides. Replies go only to lanes of
 //! this life of the node, so that replay after a restart tells nobody anything.
 //!
-//! Owns: `apply` of frames and changes, storing a message in its streams, matching of sessions.
+//! Owns: `apply` of frames and changes; how streams come into the shard and leave it.
 //! Never: the leader's memory beyond attaching a session's connection.
-//! Next: `record.rs` (the format), `deliver.rs` (what follows), `checkpoint.rs`.
+//! Next: `apply/store.rs` (a message), `apply/session.rs`; `record.rs` (the format), `deliver.rs` (what follows),
+//! `checkpoint.rs`.
 
-use crate::address::Address;
-use crate::dispatch::Reader;
+mod session;
+mod store;
+
+use super::{Place, Shard, wills};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{FilterSpec, PublishOutcome};
-use crate::id::{Epoch, Offset, Position, StreamId, UnixMs, VhostId};
+use crate::gateway::PublishOutcome;
+use crate::id::{Offset, Position, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
-use crate::message::{Message, Quality};
-use crate::port::{Extra, GroupKey, Member, OpenSession, Parting, ShardReply};
+use crate::message::Message;
+use crate::port::{Extra, GroupKey, Member, Parting, ShardEvent, ShardReply};
 use crate::record::{Change, Mark, Record, RecordError, Records};
-use crate::shard::limit::end_of;
-use crate::shard::matching::{self, Holders, Wanted};
-use crate::shard::wills;
-use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
-use crate::stream::{Entry, FilterList, Kind, Session, Stream, Volume};
-use crate::will::SavedWill;
+use crate::stream::{Kind, Stream, Volume};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -87,137 +85,6 @@ impl Shard<Position> {
 }
 
 impl<B: Place> Shard<B> {
-    /// Puts a message into its named streams and every matching session's.
-    pub(crate) fn store(
-        &mut self,
-        clock: UnixMs,
-        streams: &[StreamId],
-        by_topic: Option<VhostId>,
-        extra: Option<&Extra>,
-        message: &Message,
-        place: &B,
-    ) -> PublishOutcome {
-        if let Some(extra) = extra {
-            if let (Some(handed), Some(stream)) = (extra.handed, streams.first()) {
-                self.store_value(clock, *stream, handed, message, place);
-                return PublishOutcome::Routed;
-            }
-            if let Some(once) = extra.once {
-                return self.store_once(clock, once, (streams, by_topic, extra), message, place);
-            }
-            if let Some(vhost) = extra.keep {
-                self.values.put(vhost, Arc::new(message.detached()));
-            }
-        }
-        let mut kept: Option<B> = None;
-        let mut taken = false;
-        let mut entry = |stream: &Stream<B>, quality, identifier, retain, no_local| Entry {
-            // A message that will not be handed out at once stays a while: without its read buffer.
-            body: match stream.readers.room_beyond(stream.ready()) {
-                true => place.clone(),
-                false => kept.get_or_insert_with(|| place.kept()).clone(),
-            },
-            expires: message.expires.unwrap_or_default(),
-            cost_bytes: u32::try_from(message.cost_bytes()).unwrap_or(u32::MAX),
-            identifier,
-            quality,
-            retain,
-            by_topic: by_topic.is_some(),
-            no_local,
-            more_identifiers: None,
-            body_bytes: u32::try_from(message.body.len()).unwrap_or(u32::MAX),
-        };
-        for id in streams {
-            let Some(&at) = self.by_id.get(id) else {
-                continue;
-            };
-            let Some(stream) = self.streams[at as usize].as_deref_mut() else {
-                continue;
-            };
-            let mut entry = entry(stream, message.quality, 0, false, false);
-            entry.expires = end_of(message, &stream.limits, clock);
-            stream.note_end(entry.expires, clock);
-            stream.came(entry.body_bytes);
-            self.queues.bytes += u64::from(entry.cost_bytes);
-            self.queues.entries += 1;
-            stream.push(entry);
-            taken = true;
-            if !stream.listed {
-                stream.listed = true;
-                self.list.push(at);
-            }
-        }
-        let Some(vhost) = by_topic else {
-            return outcome(taken);
-        };
-        let matches = self.matching(vhost, &message.address);
-        for wanted in matches.iter() {
-            let at = &wanted.place;
-            let Some(kept) = self.streams[*at as usize].as_deref().map(Stream::kept) else {
-                continue;
-            };
-            let full = self.session_is_full(kept);
-            let Some(stream) = self.streams[*at as usize].as_deref_mut() else {
-                continue;
-            };
-            if let Some(deaths) = &message.deaths
-                && stream.is_group()
-                && deaths.cycles(stream.title())
-            {
-                continue;
-            }
-            taken = true;
-            if full {
-                stream.tally.dropped += 1;
-                continue;
-            }
-            let retain = wanted.retain_as_published && message.retain;
-            let mut entry = entry(
-                stream,
-                message.quality.min(wanted.quality),
-                wanted.identifier,
-                retain,
-                wanted.no_local,
-            );
-            entry.more_identifiers.clone_from(&wanted.more_identifiers);
-            if stream.is_group() {
-                entry.expires = end_of(message, &stream.limits, clock);
-                stream.note_end(entry.expires, clock);
-            }
-            self.sessions_hold.bytes += u64::from(entry.cost_bytes);
-            self.sessions_hold.entries += 1;
-            stream.push(entry);
-            if !stream.listed {
-                stream.listed = true;
-                self.list.push(*at);
-            }
-        }
-        outcome(taken)
-    }
-
-    /// The sessions whose filters match, each once.
-    fn matching(&mut self, vhost: VhostId, address: &Address) -> Arc<[Wanted]> {
-        let Some(filters) = self.filters.get_mut(&vhost) else {
-            return Arc::from([]);
-        };
-        if let Some(known) = filters.cache.get(address) {
-            return known.clone();
-        }
-        let mut found: Vec<Match> = Vec::new();
-        filters
-            .trie
-            .visit(address, |holders| found.extend(holders.iter().cloned()));
-        let found = matching::merge(found);
-        if filters.cache.len() >= CACHE_ENTRIES_MAX {
-            filters.cache.clear();
-        }
-        // The key must not keep a read buffer alive.
-        filters
-            .cache
-            .insert(Address(Bytes::copy_from_slice(&address.0)), found.clone());
-        found
-    }
-
     pub(crate) fn insert(&mut self, stream: Stream<B>) -> u32 {
         let (id, vhost) = (stream.id, stream.vhost);
         self.account(stream.is_queue(), Volume::default(), stream.kept());
@@ -294,7 +161,7 @@ impl<B: Place> Shard<B> {
             }
             if attached && stream.session().is_none() {
                 self.outbox.settle_order(key.connection);
-                let event = crate::port::ShardEvent::Ended {
+                let event = ShardEvent::Ended {
                     consumer: key,
                     why: why.clone(),
                 };
@@ -302,70 +169,6 @@ impl<B: Place> Shard<B> {
             }
         }
         Some(stream.ready())
-    }
-
-    fn session_ends(&mut self, id: StreamId, now: Option<UnixMs>, before: Option<UnixMs>) {
-        if let Some(before) = before {
-            self.ends.remove(&(before, id));
-        }
-        if let Some(now) = now {
-            self.ends.insert((now, id));
-        }
-    }
-
-    /// Changes a session and keeps the list of ends right.
-    pub(super) fn change_session(&mut self, id: StreamId, change: impl FnOnce(&mut Session)) {
-        let Some(session) = self.stream_mut(id).and_then(Stream::session_mut) else {
-            return;
-        };
-        let (ended, was_due) = (session.ends(), wills::due(session));
-        change(session);
-        let (ends, due) = (session.ends(), wills::due(session));
-        self.session_ends(id, ends, ended);
-        self.will_moves(id, due, was_due);
-    }
-
-    pub(super) fn bind(&mut self, place: u32, spec: FilterSpec) {
-        let Some(vhost) = self.streams[place as usize]
-            .as_deref()
-            .map(|stream| stream.vhost)
-        else {
-            return;
-        };
-        let filters = self.filters.entry(vhost).or_default();
-        filters.cache.clear();
-        let filter = spec.filter.clone();
-        let session = Match { place, spec };
-        let known = filters.trie.values_mut(&filter).next();
-        let is_new = match known {
-            Some(holders) => holders.set(session),
-            None => {
-                let mut holders = Holders::default();
-                holders.set(session);
-                filters.trie.insert(&filter, true, holders);
-                true
-            }
-        };
-        if is_new {
-            self.fabric.begin_interest(vhost, &filter, self.id);
-        }
-    }
-
-    pub(super) fn unbind(&mut self, vhost: VhostId, place: u32, spec: &FilterSpec) {
-        let Some(filters) = self.filters.get_mut(&vhost) else {
-            return;
-        };
-        let Some(holders) = filters.trie.values_mut(&spec.filter).next() else {
-            return;
-        };
-        if !holders.remove(place) {
-            return;
-        }
-        filters.cache.clear();
-        if holders.is_empty() {
-            filters.trie.remove(&spec.filter, Holders::is_empty);
-        }
-        self.fabric.end_interest(vhost, &spec.filter, self.id);
     }
 
     pub(super) fn answer(&mut self, mark: Mark, reply: ShardReply) {
@@ -394,7 +197,7 @@ impl<B: Place> Shard<B> {
                 });
                 let open: Vec<StreamId> = open.map(|stream| stream.id).collect();
                 for id in open {
-                    self.apply_change(clock, Mark::default(), Change::CloseSession { stream: id });
+                    self.apply_close(clock, id);
                 }
             }
             Change::CreateStream {
@@ -463,16 +266,7 @@ impl<B: Place> Shard<B> {
             }
             Change::WillDue { stream, epoch } => self.apply_will_due(stream, epoch),
             Change::WillDone { number } => self.apply_will_done(number),
-            Change::CloseSession { stream } => {
-                let live = self
-                    .stream_mut(stream)
-                    .and_then(|stream| stream.session())
-                    .is_some_and(|session| session.live.is_some());
-                if !live {
-                    self.change_session(stream, |session| session.closed = Some(clock));
-                    self.will_of_closed(clock, stream);
-                }
-            }
+            Change::CloseSession { stream } => self.apply_close(clock, stream),
             Change::EndSession { stream } => {
                 let removed = self.remove(stream).is_some();
                 self.answer(mark, ShardReply::Count(u64::from(removed)));
@@ -486,19 +280,7 @@ impl<B: Place> Shard<B> {
                 self.answer(mark, ShardReply::Subscribed(granted));
             }
             Change::Unsubscribe { stream, filters } => {
-                let mut existed = Vec::with_capacity(filters.len());
-                for filter in filters {
-                    let place = self.by_id.get(&stream).copied();
-                    let found = self.stream_mut(stream).and_then(|stream| {
-                        let vhost = stream.vhost;
-                        let session = stream.session_mut()?;
-                        Some((vhost, session.filters.remove(&filter)?))
-                    });
-                    existed.push(found.is_some());
-                    if let (Some(place), Some((vhost, spec))) = (place, found) {
-                        self.unbind(vhost, place, &spec);
-                    }
-                }
+                let existed = self.apply_unsubscribe(stream, filters);
                 self.answer(mark, ShardReply::Unsubscribed(existed));
             }
             Change::DropValue { vhost, address } => {
@@ -554,148 +336,5 @@ impl<B: Place> Shard<B> {
         let (is_queue, after) = (stream.is_queue(), stream.kept());
         self.account(is_queue, before, after);
         removed
-    }
-
-    fn apply_open(
-        &mut self,
-        clock: UnixMs,
-        mark: Mark,
-        vhost: VhostId,
-        client_id: Arc<str>,
-        (clean_start, expiry_s, will): (bool, u32, Option<Box<SavedWill>>),
-    ) {
-        let name = (vhost, client_id.clone());
-        let mut place = self.sessions.get(&name).copied();
-        if clean_start && let Some(at) = place.take() {
-            let id = self.streams[at as usize].as_deref().map(|stream| stream.id);
-            id.and_then(|id| self.remove(id));
-        }
-        let present = place.is_some();
-        let id = match place.and_then(|at| self.streams[at as usize].as_deref()) {
-            Some(stream) => {
-                let id = stream.id;
-                self.will_of_resumed(clock, id);
-                id
-            }
-            None => {
-                self.session_counter += 1;
-                let id = StreamId::of_session(self.id, self.session_counter);
-                let session = Session {
-                    client_id,
-                    epoch: Epoch(0),
-                    expiry_s,
-                    closed: None,
-                    filters: FilterList::default(),
-                    will: None,
-                    keys: None,
-                    groups: Vec::new(),
-                    live: None,
-                };
-                self.insert(Stream::new(
-                    id,
-                    vhost,
-                    Kind::Session(session),
-                    StreamLimits::default(),
-                ));
-                id
-            }
-        };
-        self.change_session(id, |session| {
-            session.epoch = Epoch(session.epoch.0 + 1);
-            session.expiry_s = expiry_s;
-            session.closed = None;
-            session.will = will;
-        });
-        let Some(worker) = self.worker_of(mark.lane) else {
-            return;
-        };
-        match self.asked.remove(&(worker, mark.sequence.0)) {
-            Some(open) => {
-                self.attach_session(id, open);
-                let session = self.stream_mut(id).and_then(|stream| stream.session());
-                let filters = session.map(|session| {
-                    session
-                        .filters
-                        .iter()
-                        .map(|spec| spec.filter.clone())
-                        .collect()
-                });
-                let filters = filters.unwrap_or_default();
-                let groups = session.map(|session| session.groups.clone());
-                let groups = groups.unwrap_or_default();
-                self.answer(
-                    mark,
-                    ShardReply::Session {
-                        present,
-                        stream: Some(id),
-                        filters,
-                        groups,
-                    },
-                );
-            }
-            // Its connection is gone already.
-            None => self.close_session(clock, id, None),
-        }
-    }
-
-    fn attach_session(&mut self, id: StreamId, open: OpenSession) {
-        let receives_all = self.receives_all(&open.principal, &open.vhost_name);
-        let connection = open.consumer.connection;
-        let Some(&place) = self.by_id.get(&id) else {
-            return;
-        };
-        let Some(stream) = self.streams[place as usize].as_deref_mut() else {
-            return;
-        };
-        stream.readers.add(Reader {
-            number: 0,
-            key: open.consumer,
-            principal: open.principal,
-            vhost: open.vhost_name,
-            presettled: false,
-            exclusive: true,
-            no_local: false,
-            priority: 0,
-            credit: open.credit,
-            held: 0,
-            travelling: 0,
-            attached: true,
-            receives_all,
-            member: None,
-        });
-        if let Some(session) = stream.session_mut() {
-            session.live = Some(connection);
-        }
-        let live = self.live.entry(connection).or_default();
-        live.readers.push((id, open.consumer));
-        live.session = Some(id);
-        self.list(place);
-    }
-
-    fn apply_subscribe(
-        &mut self,
-        id: StreamId,
-        filters: Vec<FilterSpec>,
-    ) -> Vec<Result<Quality, Refusal>> {
-        let Some(&place) = self.by_id.get(&id) else {
-            let gone = || Err(Refusal::new(ErrorKind::NotFound, "the session is gone"));
-            return filters.iter().map(|_| gone()).collect();
-        };
-        let mut granted = Vec::with_capacity(filters.len());
-        for spec in filters {
-            granted.push(Ok(spec.quality));
-            if let Some(session) = self.stream_mut(id).and_then(Stream::session_mut) {
-                session.filters.set(spec.clone());
-            }
-            self.bind(place, spec);
-        }
-        granted
-    }
-}
-
-fn outcome(taken: bool) -> PublishOutcome {
-    match taken {
-        true => PublishOutcome::Routed,
-        false => PublishOutcome::Unroutable,
     }
 }

@@ -215,20 +215,11 @@ impl<B: Place> Shard<B> {
             reader.member = Some(Box::new(join.spec));
         } else {
             stream.readers.add(Reader {
-                number: 0,
-                key,
-                principal: join.principal,
-                vhost: join.vhost_name,
-                presettled: false,
-                exclusive: false,
-                no_local: false,
-                priority: 0,
                 credit: join.credit,
-                held: 0,
-                travelling: 0,
                 attached: true,
                 receives_all,
                 member: Some(Box::new(join.spec)),
+                ..Reader::new(key, join.principal, join.vhost_name)
             });
             let live = self.live.entry(key.connection).or_default();
             live.readers.push((id, key));

@@ -1,23 +1,21 @@
 //! What a shard is asked and answers itself, or makes a change of.
 //!
-//! Owns: the first step of each [`Question`]; attaching readers, taking one message, claiming a client id.
-//! Never: what a committed change does (`apply.rs`).
+//! Owns: the first step of each [`Question`].
+//! Never: what a committed change does (`shard/apply.rs`).
+//! Next: `questions/attach.rs`, `questions/session.rs`, `questions/stat.rs`.
+
+mod attach;
+mod session;
+mod stat;
+
+pub(super) use stat::stat;
 
 use super::values::PageOf;
-use super::{Bodies, Owner, Place, Shard, Store};
-use crate::authority::Principal;
-use crate::dispatch::Reader;
+use super::{Bodies, Place, Shard, Store};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::Delivery;
-use crate::id::{ConnectionId, Now, Offset, Sequence, StreamId, WorkerId};
-use crate::limits::Mode;
-use crate::port::{
-    Attach, ConsumerKey, OpenSession, Question, ReadingKey, ShardEvent, ShardReply, StreamStat,
-    Ticket,
-};
+use crate::id::{Now, Offset, Sequence, WorkerId};
+use crate::port::{Question, ReadingKey, ShardReply, Ticket};
 use crate::record::{AsJson, Change, Mark};
-use crate::stream::Stream;
-use std::sync::Arc;
 
 impl<B: Place> Shard<B> {
     pub(super) fn ask(
@@ -143,12 +141,11 @@ impl<B: Place> Shard<B> {
             Question::SessionExpiry {
                 connection,
                 expiry_s,
-            } => match self.session_of(connection) {
-                Some(stream) => {
-                    return self.change(now.unix, mark, Change::SessionExpiry { stream, expiry_s });
-                }
-                None => Err(no_session()),
-            },
+            } => {
+                return self.change_own(now, mark, connection, no_session, |stream| {
+                    Change::SessionExpiry { stream, expiry_s }
+                });
+            }
             Question::Subscribe {
                 connection,
                 filters,
@@ -177,24 +174,21 @@ impl<B: Place> Shard<B> {
                 }
                 None => Err(no_session()),
             },
-            Question::DropWill { connection } => match self.session_of(connection) {
-                Some(stream) => {
-                    return self.change(now.unix, mark, Change::DropWill { stream });
-                }
-                None => Err(no_session()),
-            },
-            Question::Take { connection, key } => match self.session_of(connection) {
-                Some(stream) => {
-                    return self.change(now.unix, mark, Change::Taken { stream, key });
-                }
-                None => Err(taken_over()),
-            },
-            Question::Forget { connection, key } => match self.session_of(connection) {
-                Some(stream) => {
-                    return self.change(now.unix, mark, Change::Forgotten { stream, key });
-                }
-                None => Err(taken_over()),
-            },
+            Question::DropWill { connection } => {
+                return self.change_own(now, mark, connection, no_session, |stream| {
+                    Change::DropWill { stream }
+                });
+            }
+            Question::Take { connection, key } => {
+                return self.change_own(now, mark, connection, taken_over, |stream| {
+                    Change::Taken { stream, key }
+                });
+            }
+            Question::Forget { connection, key } => {
+                return self.change_own(now, mark, connection, taken_over, |stream| {
+                    Change::Forgotten { stream, key }
+                });
+            }
             Question::Receive {
                 consumer,
                 stream,
@@ -272,18 +266,16 @@ impl<B: Place> Shard<B> {
                 name,
                 filter,
                 spec,
-            } => match self.session_of(connection) {
-                Some(stream) => {
-                    let change = Change::Membership {
+            } => {
+                return self.change_own(now, mark, connection, no_session, |stream| {
+                    Change::Membership {
                         stream,
                         name,
                         filter,
                         spec,
-                    };
-                    return self.change(now.unix, mark, change);
-                }
-                None => Err(no_session()),
-            },
+                    }
+                });
+            }
             Question::Parted { number } => {
                 return self.change(now.unix, mark, Change::Parted { number });
             }
@@ -295,207 +287,6 @@ impl<B: Place> Shard<B> {
             },
         };
         self.reply(from, ticket, result);
-    }
-
-    pub(super) fn session_of(&self, connection: ConnectionId) -> Option<StreamId> {
-        self.live.get(&connection).and_then(|live| live.session)
-    }
-
-    fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
-        self.used(attach.stream);
-        let receives_all = self.receives_all(&attach.principal, &attach.vhost);
-        let stream = self.stream_mut(attach.stream).ok_or_else(no_stream)?;
-        let others = stream.readers.attached() > 0;
-        let alone = attach.exclusive || stream.limits.mode == Mode::Exclusive;
-        if stream.readers.exclusive() || (alone && others) {
-            return Err(Refusal::new(
-                ErrorKind::SecondConsumer,
-                "the queue has a consumer, and one of the two or the queue is exclusive",
-            ));
-        }
-        stream.readers.add(Reader {
-            number: 0,
-            key: attach.consumer,
-            principal: attach.principal,
-            vhost: attach.vhost,
-            presettled: attach.presettled,
-            exclusive: attach.exclusive,
-            no_local: attach.no_local,
-            priority: attach.priority,
-            credit: attach.credit,
-            held: 0,
-            travelling: 0,
-            attached: true,
-            receives_all,
-            member: None,
-        });
-        stream.recall_aside();
-        let live = self.live.entry(attach.consumer.connection).or_default();
-        live.readers.push((attach.stream, attach.consumer));
-        if let Some(&place) = self.by_id.get(&attach.stream) {
-            self.list(place);
-        }
-        Ok(())
-    }
-
-    fn get(
-        &mut self,
-        now: Now,
-        id: StreamId,
-        (key, principal, vhost): (ConsumerKey, Arc<Principal>, Arc<str>),
-        presettled: bool,
-        bodies: &mut dyn Bodies<B>,
-    ) -> Result<ShardReply, Refusal> {
-        let receives_all = self.receives_all(&principal, &vhost);
-        let place = *self.by_id.get(&id).ok_or_else(no_stream)?;
-        let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
-        let mut got = None;
-        while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
-            let Some(entry) = stream.entry(offset).cloned() else {
-                break;
-            };
-            let Some(message) = bodies.fetch(&entry.body) else {
-                stream.set_aside(offset);
-                continue;
-            };
-            if entry.by_topic
-                && !receives_all
-                && !self.may_receive(&principal, &vhost, &message.address)
-            {
-                self.withhold(&principal, &message.address);
-                stream.set_aside(offset);
-                continue;
-            }
-            let delivery = |attempt| Delivery {
-                consumer: key.tag,
-                offset: Offset(offset),
-                attempt,
-                quality: entry.quality,
-                retain: entry.retain,
-                identifier: entry.identifier,
-                more_identifiers: entry.more_identifiers.clone(),
-                received: false,
-                message: message.clone(),
-            };
-            if presettled {
-                let attempt = stream.attempts(offset) + 1;
-                stream.tally.delivered += 1;
-                stream.tally.settled += 1;
-                self.dismiss(&mut stream, offset);
-                got = Some(delivery(attempt));
-            } else {
-                if stream.readers.find(key).is_none() {
-                    stream.readers.add(holder(key, principal, vhost));
-                    self.live
-                        .entry(key.connection)
-                        .or_default()
-                        .readers
-                        .push((id, key));
-                }
-                let number = stream.readers.find(key).map_or(0, |reader| {
-                    reader.held += 1;
-                    reader.number
-                });
-                got = Some(delivery(stream.hold(offset, number)));
-            }
-            break;
-        }
-        stream.recall_aside();
-        let ready = stream.ready();
-        self.note_cursor(&stream);
-        self.streams[place as usize] = Some(stream);
-        Ok(ShardReply::Got(got, ready))
-    }
-
-    fn open_session(&mut self, now: Now, from: WorkerId, ticket: Ticket, open: OpenSession) {
-        let connection = open.consumer.connection;
-        let name = (open.vhost, open.client_id.clone());
-        let before = self.owners.insert(name.clone(), Owner { connection });
-        if let Some(before) = before.filter(|before| before.connection != connection) {
-            self.outbox.event(
-                before.connection.worker(),
-                ShardEvent::Displaced {
-                    connection: before.connection,
-                },
-            );
-            self.displace(before.connection);
-        }
-        self.live.entry(connection).or_default().owns = Some(name.clone());
-        let exists = self.sessions.contains_key(&name);
-        let keep = open.here || open.expiry_s > 0 || (exists && !open.clean_start);
-        if !keep && !exists {
-            return self.reply(
-                from,
-                ticket,
-                Ok(ShardReply::Session {
-                    present: false,
-                    stream: None,
-                    filters: Vec::new(),
-                    groups: Vec::new(),
-                }),
-            );
-        }
-        let mark = Mark {
-            lane: self.lane(from),
-            sequence: Sequence(ticket),
-        };
-        if keep {
-            let (vhost, client_id) = (open.vhost, open.client_id.clone());
-            let (clean_start, expiry_s) = (open.clean_start, open.expiry_s);
-            let change = match open.will.clone().filter(|_| !open.here) {
-                None => Change::OpenSession {
-                    vhost,
-                    client_id,
-                    clean_start,
-                    expiry_s,
-                },
-                Some(will) => Change::OpenSessionWith {
-                    vhost,
-                    client_id,
-                    clean_start,
-                    expiry_s,
-                    will,
-                },
-            };
-            self.asked.insert((from, ticket), open);
-            self.change(now.unix, mark, change);
-        } else if let Some(stream) = self
-            .sessions
-            .get(&name)
-            .and_then(|place| self.streams[*place as usize].as_deref())
-        {
-            let id = stream.id;
-            self.change(now.unix, Mark::default(), Change::EndSession { stream: id });
-            self.reply(
-                from,
-                ticket,
-                Ok(ShardReply::Session {
-                    present: false,
-                    stream: None,
-                    filters: Vec::new(),
-                    groups: Vec::new(),
-                }),
-            );
-        }
-    }
-
-    /// An old connection of a client loses its session: what it holds goes back, it gets nothing more.
-    fn displace(&mut self, connection: ConnectionId) {
-        self.asked
-            .retain(|_, open| open.consumer.connection != connection);
-        let Some(live) = self.live.remove(&connection) else {
-            return;
-        };
-        for (id, key) in live.readers {
-            self.detach(id, key, true);
-        }
-        if let Some(session) = live
-            .session
-            .and_then(|id| self.stream_mut(id))
-            .and_then(Stream::session_mut)
-        {
-            session.live = None;
-        }
     }
 }
 
@@ -510,63 +301,4 @@ pub(super) fn taken_over() -> Refusal {
 
 pub(super) fn no_session() -> Refusal {
     Refusal::new(ErrorKind::NotFound, "the connection has no session")
-}
-
-fn holder(
-    key: ConsumerKey,
-    principal: Arc<crate::authority::Principal>,
-    vhost: Arc<str>,
-) -> Reader {
-    Reader {
-        number: 0,
-        key,
-        principal,
-        vhost,
-        presettled: false,
-        exclusive: false,
-        no_local: false,
-        priority: 0,
-        credit: 0,
-        held: 0,
-        travelling: 0,
-        attached: false,
-        receives_all: false,
-        member: None,
-    }
-}
-
-pub(super) fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
-    let session = stream.session();
-    StreamStat {
-        stream: stream.id,
-        vhost: stream.vhost,
-        session: session.map(|session| session.client_id.clone()),
-        group: stream
-            .group()
-            .map(|group| (group.name.clone(), group.spec.filter.clone())),
-        live: session.is_some_and(|session| session.live.is_some()),
-        filters: session
-            .map(|session| session.filters.to_vec())
-            .unwrap_or_default(),
-        will: session.is_some_and(|session| session.will.is_some()),
-        keys: session
-            .and_then(|session| session.keys.as_ref())
-            .map_or(0, |keys| keys.len() as u64),
-        ready: stream.ready(),
-        unsettled: stream.held(),
-        consumers: stream.readers.attached() as u32,
-        mode: stream.limits.mode,
-        active: match stream.limits.mode {
-            Mode::Exclusive | Mode::Failover => stream.readers.lead().map(|reader| reader.key),
-            Mode::Shared | Mode::KeyShared => None,
-        },
-        bytes: stream.bytes(),
-        published: stream.tally.published,
-        delivered: stream.tally.delivered,
-        settled: stream.tally.settled,
-        dropped: stream.tally.dropped,
-        dead_lettered: stream.tally.dead_lettered,
-        rejected: stream.tally.rejected,
-        limits: stream.limits.clone(),
-    }
 }

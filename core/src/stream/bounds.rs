@@ -1,9 +1,9 @@
 //! A stream's ready messages as its limits see them: how many, how large, which is the oldest.
 //!
-//! Owns: looking at and taking from the ready ones out of turn.
+//! Owns: what the leader remembers for the limits; looking at and taking from the ready ones out of turn.
 //! Never: decides that one must go (`shard/limit.rs`, `shard/seek.rs`).
 
-use super::{SlotState, Stream};
+use super::{SlotState, Stream, Volume};
 use crate::id::{Offset, UnixMs};
 use crate::limits::Mode;
 
@@ -16,6 +16,20 @@ pub fn extend(ranges: &mut Ranges, offset: u64) {
         Some((_, last)) if last.0 + 1 == offset => *last = Offset(offset),
         _ => ranges.push((Offset(offset), Offset(offset))),
     }
+}
+
+/// What the leader remembers for the limits of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bounds {
+    /// Everything below had its chance to be handed out before it ended.
+    pub seen: u64,
+    /// Something came that ends at once, unless it is handed out at once.
+    pub fleeting: bool,
+    /// When its first message ends, as the shard's list of what becomes due has it; 0 is not at all.
+    pub due: UnixMs,
+    /// Messages that were let in and are not stored yet, with the bytes of their bodies; counted only where further
+    /// ones may be refused.
+    pub coming: Volume,
 }
 
 impl<B: Clone> Stream<B> {

@@ -1,0 +1,118 @@
+//! Readers of a queue: attaching a consumer, and taking one message without one.
+//!
+//! Owns: who may be attached beside whom, and the right to what is taken singly.
+//! Never: how deliveries go out to those that are attached (`shard/deliver.rs`).
+//! Next: `dispatch.rs`.
+
+use super::no_stream;
+use crate::authority::Principal;
+use crate::dispatch::Reader;
+use crate::error::{ErrorKind, Refusal};
+use crate::gateway::Delivery;
+use crate::id::{Now, Offset, StreamId};
+use crate::limits::Mode;
+use crate::port::{Attach, ConsumerKey, ShardReply};
+use crate::shard::{Bodies, Place, Shard};
+use std::sync::Arc;
+
+impl<B: Place> Shard<B> {
+    pub(super) fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+        self.used(attach.stream);
+        let receives_all = self.receives_all(&attach.principal, &attach.vhost);
+        let stream = self.stream_mut(attach.stream).ok_or_else(no_stream)?;
+        let others = stream.readers.attached() > 0;
+        let alone = attach.exclusive || stream.limits.mode == Mode::Exclusive;
+        if stream.readers.exclusive() || (alone && others) {
+            return Err(Refusal::new(
+                ErrorKind::SecondConsumer,
+                "the queue has a consumer, and one of the two or the queue is exclusive",
+            ));
+        }
+        stream.readers.add(Reader {
+            presettled: attach.presettled,
+            exclusive: attach.exclusive,
+            no_local: attach.no_local,
+            priority: attach.priority,
+            credit: attach.credit,
+            attached: true,
+            receives_all,
+            ..Reader::new(attach.consumer, attach.principal, attach.vhost)
+        });
+        stream.recall_aside();
+        let live = self.live.entry(attach.consumer.connection).or_default();
+        live.readers.push((attach.stream, attach.consumer));
+        if let Some(&place) = self.by_id.get(&attach.stream) {
+            self.list(place);
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(
+        &mut self,
+        now: Now,
+        id: StreamId,
+        (key, principal, vhost): (ConsumerKey, Arc<Principal>, Arc<str>),
+        presettled: bool,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Result<ShardReply, Refusal> {
+        let receives_all = self.receives_all(&principal, &vhost);
+        let place = *self.by_id.get(&id).ok_or_else(no_stream)?;
+        let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
+        let mut got = None;
+        while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
+            let Some(entry) = stream.entry(offset).cloned() else {
+                break;
+            };
+            let Some(message) = bodies.fetch(&entry.body) else {
+                stream.set_aside(offset);
+                continue;
+            };
+            if entry.by_topic
+                && !receives_all
+                && !self.may_receive(&principal, &vhost, &message.address)
+            {
+                self.withhold(&principal, &message.address);
+                stream.set_aside(offset);
+                continue;
+            }
+            let delivery = |attempt| Delivery {
+                consumer: key.tag,
+                offset: Offset(offset),
+                attempt,
+                quality: entry.quality,
+                retain: entry.retain,
+                identifier: entry.identifier,
+                more_identifiers: entry.more_identifiers.clone(),
+                received: false,
+                message: message.clone(),
+            };
+            if presettled {
+                let attempt = stream.attempts(offset) + 1;
+                stream.tally.delivered += 1;
+                stream.tally.settled += 1;
+                self.dismiss(&mut stream, offset);
+                got = Some(delivery(attempt));
+            } else {
+                if stream.readers.find(key).is_none() {
+                    stream.readers.add(Reader::new(key, principal, vhost));
+                    self.live
+                        .entry(key.connection)
+                        .or_default()
+                        .readers
+                        .push((id, key));
+                }
+                let number = stream.readers.find(key).map_or(0, |reader| {
+                    reader.held += 1;
+                    reader.number
+                });
+                got = Some(delivery(stream.hold(offset, number)));
+            }
+            break;
+        }
+        stream.recall_aside();
+        let ready = stream.ready();
+        self.note_cursor(&stream);
+        self.streams[place as usize] = Some(stream);
+        Ok(ShardReply::Got(got, ready))
+    }
+}

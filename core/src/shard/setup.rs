@@ -1,0 +1,96 @@
+//! What a shard is made with: its limits, what it shares with the node, and where it keeps messages.
+//!
+//! Owns: [`ShardSetup`], [`ShardLimits`], and [`Place`] with [`Bodies`], by which one code serves both kinds of shard.
+//! Never: the journal's side of [`Bodies`] (`store/`).
+//! Next: `shard/intake.rs`, where the two kinds differ.
+
+use crate::authority::Authority;
+use crate::id::{Position, ShardId};
+use crate::message::Message;
+use crate::properties::Codecs;
+use crate::router::Fabric;
+use std::sync::Arc;
+
+/// Where a shard keeps messages: itself (`Arc<Message>`) or a place in the journal (`Position`).
+pub trait Place: Clone + Send + 'static {
+    /// The same for a message that stays a while: without the read buffer it came in.
+    fn kept(&self) -> Self;
+}
+
+impl Place for Arc<Message> {
+    fn kept(&self) -> Self {
+        Arc::new(self.detached())
+    }
+}
+
+impl Place for Position {
+    fn kept(&self) -> Self {
+        *self
+    }
+}
+
+/// Gets a message back from its place.
+pub trait Bodies<B> {
+    /// The message, or `None` when it cannot be read (logged by the implementation).
+    fn fetch(&mut self, place: &B) -> Option<Arc<Message>>;
+}
+
+/// [`Bodies`] of a volatile shard.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InMemory;
+
+impl Bodies<Arc<Message>> for InMemory {
+    fn fetch(&mut self, place: &Arc<Message>) -> Option<Arc<Message>> {
+        Some(place.clone())
+    }
+}
+
+/// Named limits of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardLimits {
+    /// Cost of all messages in queues of a volatile shard, in bytes: beyond, publishers are held back. Its
+    /// sessions have as much again: beyond, those that lag lose newer messages, counted.
+    pub volatile_bytes_max: u64,
+    /// Entries of all queues, and as many again of all sessions (each takes about 60 bytes of memory);
+    /// beyond, as above.
+    pub entries_max: u64,
+    /// Cost of one session's waiting messages, in bytes; newer ones are dropped and counted beyond.
+    pub session_bytes_max: u64,
+    /// Bytes handed in and not yet committed; publishers are blocked beyond, until half of it is done.
+    pub parked_bytes_max: usize,
+    /// Last values; a publish that would add one beyond is refused.
+    pub values_max: u64,
+    /// What they cost, in bytes; likewise.
+    pub values_bytes_max: u64,
+}
+
+impl Default for ShardLimits {
+    fn default() -> Self {
+        ShardLimits {
+            volatile_bytes_max: 256 << 20,
+            entries_max: 8_000_000,
+            session_bytes_max: 64 << 20,
+            parked_bytes_max: 64 << 20,
+            values_max: 10_000_000,
+            values_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// What a shard is made with.
+pub struct ShardSetup {
+    /// Which.
+    pub id: ShardId,
+    /// This life of the node; lanes of workers are made of it.
+    pub incarnation: u64,
+    /// Workers of the node: they publish what the shard sends on.
+    pub workers: u16,
+    /// Limits.
+    pub limits: ShardLimits,
+    /// Where it tells its sessions' interest.
+    pub fabric: Arc<Fabric>,
+    /// Who may receive.
+    pub authority: Arc<dyn Authority>,
+    /// Read the headers of messages, where a stream asks for them.
+    pub codecs: Codecs,
+}
