@@ -1,6 +1,6 @@
 //! The whole metadata as bytes and back, for checkpoints.
 //!
-//! Layout, persisted: one version byte, then JSON of [`Saved`]. Version 1 is the only one so far; a
+//! Layout, persisted: one version byte, then JSON of `Saved`. Version 1 is the only one so far; a
 //! reader of a newer one refuses, a field that an older writer did not know gets its default.
 //!
 //! Owns: that layout.

@@ -71,7 +71,7 @@ pub enum ShardEvent {
     /// The shard stops (`true`) or resumes taking publishes.
     Blocked(bool),
     /// A message to publish by the broker itself: no right is asked, it was allowed when it came in. Answered by
-    /// [`ShardRequest::Forwarded`].
+    /// [`ShardRequest::Forwarded`](super::ShardRequest::Forwarded).
     Forward(Box<Forward>),
 }
 

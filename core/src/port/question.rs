@@ -102,7 +102,7 @@ pub enum Question {
         /// Settled by being handed out.
         presettled: bool,
     },
-    /// Claim a client id for a connection. A live owner is displaced ([`ShardEvent::Displaced`]).
+    /// Claim a client id for a connection. A live owner is displaced ([`ShardEvent::Displaced`](super::ShardEvent::Displaced)).
     /// Reply `Session`: with a stream when the session lives in this shard, without one when nothing is to
     /// be kept here (the worker then opens it in its own volatile shard).
     OpenSession(OpenSession),

@@ -18,7 +18,7 @@ const TICK_MS: u64 = 500;
 
 impl<B: Place> Shard<B> {
     /// Takes the payload of the next frame, if there is something for one. Settlements alone wait up to
-    /// [`SETTLE_LINGER_MS`] for company.
+    /// `SETTLE_LINGER_MS` for company.
     pub fn take_frame(&mut self, now: Now) -> Option<Bytes> {
         let due = self
             .settles_since

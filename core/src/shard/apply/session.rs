@@ -1,7 +1,7 @@
 //! What committed records do to sessions: opened, closed, bound and unbound.
 //!
 //! Owns: a session's durable part and its filters in the shard's trie; attaching the connection that asked.
-//! Never: who may claim a client id (`shard/questions/session.rs`), when a closed session ends (`shard/settle.rs`).
+//! Never: who may claim a client id (`shard/questions/session.rs`), when a closed session ends (`shard/frame.rs`).
 //! Next: `shard/wills.rs`, `shard/matching.rs`.
 
 use crate::address::TopicFilter;
