@@ -141,18 +141,6 @@ pub struct Listening {
     pub address: SocketAddr,
 }
 
-impl Listening {
-    /// Its name for people: the gateway's, and what carries its bytes where that is not plain TCP.
-    pub fn name(&self) -> String {
-        match self.transport {
-            TransportKind::Tcp => self.gateway.to_owned(),
-            TransportKind::Tls | TransportKind::Ws | TransportKind::Wss => {
-                format!("{}-{}", self.gateway, self.transport)
-            }
-        }
-    }
-}
-
 impl Crew {
     /// A crew of `workers`, numbered from 0.
     ///

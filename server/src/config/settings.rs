@@ -96,6 +96,10 @@ pub struct StoreSettings {
     pub volatile_bytes_max: u64,
     /// What waits for one session; newer messages are dropped and counted beyond.
     pub session_bytes_max: u64,
+    /// Retained messages of one shard; a publish that would add one is refused beyond.
+    pub values_max: u64,
+    /// What they take in memory, likewise.
+    pub values_bytes_max: u64,
     /// Published and not yet stored, of one shard; publishers are held back beyond.
     pub parked_bytes_max: usize,
 }
@@ -159,7 +163,8 @@ impl StoreSettings {
             entries_max: self.entries_max,
             session_bytes_max: self.session_bytes_max,
             parked_bytes_max: self.parked_bytes_max,
-            ..ShardLimits::default()
+            values_max: self.values_max,
+            values_bytes_max: self.values_bytes_max,
         }
     }
 }
@@ -222,6 +227,8 @@ impl Default for StoreSettings {
             entries_max: shard.entries_max,
             volatile_bytes_max: shard.volatile_bytes_max,
             session_bytes_max: shard.session_bytes_max,
+            values_max: shard.values_max,
+            values_bytes_max: shard.values_bytes_max,
             parked_bytes_max: shard.parked_bytes_max,
         }
     }
@@ -283,6 +290,8 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.entries_max", 1, i64::MAX),
         ("store.volatile_bytes_max", 1 << 20, i64::MAX),
         ("store.session_bytes_max", 1 << 10, i64::MAX),
+        ("store.values_max", 1, i64::MAX),
+        ("store.values_bytes_max", 1 << 10, i64::MAX),
         ("store.parked_bytes_max", 1 << 20, i64::MAX),
         ("limits.connections_max", 1, 10_000_000),
         ("limits.login_ms", 100, 3_600_000),
