@@ -1,7 +1,7 @@
 //! Handing out: from streams that have something to readers that have room.
 //!
 //! Owns: the loop over listed streams, expiry at the head, the right to receive asked again at delivery.
-//! Never: what a settled or lost message does afterwards (`shard.rs`).
+//! Never: what a settled or lost message does afterwards (`shard/settle.rs`, `shard/forward.rs`).
 //! Next: `dispatch.rs` (the choice), `stream.rs` (the states).
 
 use crate::address::{Address, TopicFilter};

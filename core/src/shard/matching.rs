@@ -2,7 +2,7 @@
 //!
 //! Owns: one copy for each session, as its filters ask it: the highest quality, every number; the sessions of one
 //! filter, found by their place, since there may be a million.
-//! Never: walks filters (`trie.rs`) or stores (`apply.rs`).
+//! Never: walks filters (`trie.rs`) or stores (`apply/store.rs`).
 
 use super::Match;
 use crate::message::Quality;
