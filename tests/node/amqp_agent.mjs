@@ -73,15 +73,14 @@ async function asked(operation) {
 }
 
 await serve({
-  async connect({ host, port, user = 'guest', password = 'guest', vhost = '/' }) {
-    connection = await amqp.connect({
-      protocol: 'amqp',
-      hostname: host,
-      port,
-      username: user,
-      password,
-      vhost,
-    });
+  async connect({ host, port, user = 'guest', password = 'guest', vhost = '/', mechanism = 'plain' }) {
+    const to = { protocol: 'amqp', hostname: host, port, vhost };
+    const credentials = amqp.credentials[mechanism](user, password);
+    try {
+      connection = await amqp.connect(to, { credentials });
+    } catch (error) {
+      return { refused: { text: String(error) } };
+    }
     connection.on('error', (error) => console.error(error));
     await open();
   },

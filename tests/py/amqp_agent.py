@@ -105,6 +105,7 @@ class Agent:
         self.messages = []
         self.cancelled = []
         self.returned = []
+        self.blocked = []
         secured = None
         if tls is not None:
             context = ssl.create_default_context(cafile=tls["ca"])
@@ -132,6 +133,12 @@ class Agent:
             return {"refused": {"code": 530, "text": str(error)}}
         except exceptions.AMQPConnectionError as error:
             return {"refused": {"code": 0, "text": repr(error)}}
+        self.connection.add_on_connection_blocked_callback(
+            lambda _connection, _frame: self.blocked.append(True)
+        )
+        self.connection.add_on_connection_unblocked_callback(
+            lambda _connection, _frame: self.blocked.append(False)
+        )
         impl = self.connection._impl
         return {
             "server": {k: value_out(v) for k, v in impl.server_properties.items()},
@@ -372,6 +379,11 @@ class Agent:
         self.pump(lambda: len(self.returned) >= count, within_ms)
         taken, self.returned = self.returned[:count], self.returned[count:]
         return {"returned": taken}
+
+    def do_wait_blocked(self, blocked, within_ms=10_000):
+        """Waits until the broker's last word about the connection is this: held up, or free again."""
+        self.pump(lambda: self.blocked[-1:] == [blocked], within_ms)
+        return {"told": self.blocked}
 
     def do_wait_lost(self, channel="1", within_ms=10_000):
         """Waits until the broker cancels a consumer, closes the channel or the connection."""

@@ -1,5 +1,5 @@
 //! How applications share a queue and speak with each other: one active consumer, priorities, keys,
-//! prefetch, recover, transactions and direct replies.
+//! prefetch, recover, transactions and direct replies; what a node without room does with them.
 
 use std::collections::BTreeMap;
 
@@ -260,4 +260,54 @@ fn direct_replies_find_who_asked() {
     let mut careless = pika(&node);
     let refused = careless.ask("consume", json!({ "queue": "amq.rabbitmq.reply-to" }));
     assert_eq!(refused["channel_closed"]["code"], 406, "{refused}");
+}
+
+/// Back-pressure: while a node has no room in memory its publishers are parked and told so, and their
+/// acknowledgements are still read, which makes room: all that was sent arrives.
+#[test]
+fn parked_publishers_are_freed_by_their_own_acknowledgements() {
+    let config = "[store]\nvolatile_bytes_max = 1048576\nparked_bytes_max = 8388608\n";
+    let node = Node::start(anabranch_tests::node::Start {
+        dev: true,
+        config: Some(config.to_owned()),
+        ..Default::default()
+    });
+    let mut agent = pika(&node);
+    agent.must("queue_declare", json!({ "queue": "q" }));
+    agent.must("qos", json!({ "prefetch": 4, "channel": "in" }));
+    agent.must("consume", json!({ "queue": "q", "channel": "in" }));
+    // Three times as much as there is room for, on the connection whose acknowledgements make room.
+    let body = "x".repeat(32 * 1024);
+    for number in 0..96 {
+        let body = format!("{number:02}{body}");
+        agent.must(
+            "publish",
+            json!({ "key": "q", "body": body, "channel": "out" }),
+        );
+    }
+    let told = agent.must("wait_blocked", json!({ "blocked": true }));
+    assert_eq!(told["told"], json!([true]));
+    let mut taken = Vec::new();
+    while taken.len() < 96 {
+        let message = agent.take_one();
+        taken.push(message["body"].as_str().unwrap()[..2].to_owned());
+        agent.must("ack", json!({ "tag": message["tag"], "channel": "in" }));
+    }
+    let sent: Vec<String> = (0..96).map(|number| format!("{number:02}")).collect();
+    assert_eq!(taken, sent);
+    let told = agent.must("wait_blocked", json!({ "blocked": false }));
+    assert_eq!(told["told"].as_array().unwrap().last(), Some(&json!(false)));
+}
+
+/// The older way to log in, as amqplib does it.
+#[test]
+fn amqplain_logs_in_as_plain_does() {
+    let node = Node::dev();
+    let mut agent =
+        Agent::amqplib().connected(node.addresses().amqp, json!({ "mechanism": "amqplain" }));
+    agent.must("queue_declare", json!({ "queue": "q" }));
+    let wrong = json!({ "mechanism": "amqplain", "password": "wrong" });
+    let refused = Agent::amqplib().connect(node.addresses().amqp, wrong);
+    let text = refused["refused"]["text"].as_str().unwrap_or_default();
+    assert!(text.contains("403"), "{refused}");
 }
