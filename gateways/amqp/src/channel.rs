@@ -193,8 +193,6 @@ pub enum Then {
     LogIn,
     /// Enter the vhost.
     Enter(Arc<str>),
-    /// Replace the secret.
-    UpdateSecret,
     /// Answer the method with the `-ok` that has no arguments, unless `nowait`.
     Ok {
         /// No answer is wanted.

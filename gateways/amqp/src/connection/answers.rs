@@ -102,8 +102,7 @@ impl AmqpConnection {
         let connection = match then {
             Then::LogIn if self.phase == Phase::LoggingIn => self.logged_in(result, cx),
             Then::Enter(vhost) if self.phase == Phase::Entering => self.entered(vhost, result, cx),
-            Then::UpdateSecret if self.phase == Phase::Running => self.secret_updated(result, cx),
-            Then::LogIn | Then::Enter(_) | Then::UpdateSecret => Ok(()),
+            Then::LogIn | Then::Enter(_) => Ok(()),
             Then::Detached { consumer } => return self.detached(of, consumer, cx),
             then => return self.channel_done(of, method, then, result, cx),
         };

@@ -1,8 +1,8 @@
 //! From the protocol header to an open vhost, and the connection class after that (AMQP 0-9-1 section
 //! 2.2.4).
 //!
-//! Owns server properties, PLAIN and AMQPLAIN, the checks of `tune-ok` and `connection.update-secret`. Never asks
-//! core about anything but login and vhost.
+//! Owns server properties, PLAIN and AMQPLAIN, the checks of `tune-ok` and `connection.update-secret`.
+//! Never asks core about anything but login and vhost.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::wire::field::{LongStr, ShortStr};
 use crate::wire::frame::FRAME_MAX_LOWEST_BYTES;
 use crate::wire::method::{
     ConnectionOpen, ConnectionOpenOk, ConnectionStart, ConnectionStartOk, ConnectionTune,
-    ConnectionTuneOk, ConnectionUpdateSecret, ConnectionUpdateSecretOk, Method, Wire,
+    ConnectionTuneOk, ConnectionUpdateSecretOk, Method, Wire,
 };
 use crate::wire::table::{Table, TableWriter, Value};
 
@@ -114,8 +114,11 @@ impl AmqpConnection {
             (Phase::Start, Method::ConnectionStartOk(start_ok)) => self.start_ok(start_ok, cx),
             (Phase::Tune, Method::ConnectionTuneOk(tune_ok)) => self.tune_ok(tune_ok),
             (Phase::Open, Method::ConnectionOpen(open)) => self.open_vhost(open, cx),
-            (Phase::Running, Method::ConnectionUpdateSecret(update)) => {
-                self.update_secret(update, cx)
+            (Phase::Running, Method::ConnectionUpdateSecret(_)) => {
+                // A password's login never runs out, so a new secret has nothing to prolong. It is not
+                // compared either: an open connection is no place to try passwords.
+                cx.out.send.method(0, &ConnectionUpdateSecretOk {});
+                Ok(())
             }
             (_, method) if method.id().0 == 10 => Err(AmqpError::connection(
                 ReplyCode::CHANNEL_ERROR,
@@ -173,11 +176,11 @@ impl AmqpConnection {
         };
         self.user = user.into();
         self.phase = Phase::LoggingIn;
-        self.log_in(secret, ConnectionStartOk::ID, Then::LogIn, cx);
+        self.log_in(secret, cx);
         Ok(())
     }
 
-    fn log_in(&mut self, secret: &[u8], method: (u16, u16), then: Then, cx: &mut Cx<'_>) {
+    fn log_in(&mut self, secret: &[u8], cx: &mut Cx<'_>) {
         let (user, secret) = (
             Some(self.user.clone()),
             Some(Bytes::copy_from_slice(secret)),
@@ -186,8 +189,8 @@ impl AmqpConnection {
             cx,
             Ask {
                 of: CONNECTION,
-                method,
-                then,
+                method: ConnectionStartOk::ID,
+                then: Then::LogIn,
             },
             |token| Command::Login {
                 token,
@@ -303,39 +306,6 @@ impl AmqpConnection {
                 Ok(())
             }
             Err(refusal) => Err(reason::vhost_refused(&refusal, ConnectionOpen::ID)),
-        }
-    }
-
-    fn update_secret(
-        &mut self,
-        update: ConnectionUpdateSecret<'_>,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), AmqpError> {
-        self.log_in(
-            update.new_secret.0,
-            ConnectionUpdateSecret::ID,
-            Then::UpdateSecret,
-            cx,
-        );
-        Ok(())
-    }
-
-    /// The answer to a new secret.
-    pub(super) fn secret_updated(
-        &mut self,
-        result: Result<Reply, Refusal>,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), AmqpError> {
-        match result {
-            Ok(_) => {
-                cx.out.send.method(0, &ConnectionUpdateSecretOk {});
-                Ok(())
-            }
-            Err(refusal) => {
-                let mut error = reason::refused(&refusal, ConnectionUpdateSecret::ID);
-                error.scope = crate::error::Scope::Connection;
-                Err(error)
-            }
         }
     }
 }

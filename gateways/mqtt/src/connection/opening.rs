@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anabranch_core::gateway::{Command, Outputs, Reply, SessionOpen};
 use anabranch_core::id::{ConsumerTag, Now};
+use bytes::Bytes;
 
 use super::{
     Ask, Client, ConnAck, Connect, DecodeError, Fault, MqttConnection, Packet, Phase,
@@ -69,7 +70,7 @@ impl MqttConnection {
         mut connect: Connect,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
-        let user = self.take_vhost(&mut connect);
+        let user = self.take_user(&mut connect);
         self.client = self.client_of(&connect);
         self.phase = Phase::Opening;
         self.heard = now.monotonic;
@@ -112,16 +113,24 @@ impl MqttConnection {
     }
 
     /// Takes the user's name out of a CONNECT, without the vhost in front of it, which becomes
-    /// that of the connection.
-    fn take_vhost(&mut self, connect: &mut Connect) -> Option<Arc<str>> {
+    /// that of the connection. A name and a password of no length are how some clients say that they
+    /// have none, so they are nobody's.
+    fn take_user(&mut self, connect: &mut Connect) -> Option<Arc<str>> {
         let username = connect.username.take()?;
         let parts = username
             .rsplit_once(':')
             .filter(|_| self.shared.config.vhost_in_username);
-        let Some((vhost, user)) = parts else {
-            return Some(Arc::from(username));
+        let user = match parts {
+            Some((vhost, user)) => {
+                self.client.vhost = Arc::from(vhost);
+                user
+            }
+            None => &username,
         };
-        self.client.vhost = Arc::from(vhost);
+        if user.is_empty() && connect.password.as_ref().is_none_or(Bytes::is_empty) {
+            connect.password = None;
+            return None;
+        }
         Some(Arc::from(user))
     }
 
