@@ -12,6 +12,22 @@ import time
 
 import paho.mqtt.client as mqtt
 
+
+class Client(mqtt.Client):
+    """paho's client, but for what it forgets when it tries more than once to connect again.
+
+    At the first attempt it notes that a message only waits for its PUBREL to be sent again; at the next
+    it takes the same note for one that was never answered, and publishes the message a second time.
+    """
+
+    def _messages_reconnect_reset_out(self):
+        with self._out_message_mutex:
+            for message in self._out_messages.values():
+                if message.state == mqtt.mqtt_ms_resend_pubrel:
+                    message.state = mqtt.mqtt_ms_wait_for_pubcomp
+        super()._messages_reconnect_reset_out()
+
+
 host, port, name, topic, window, version = sys.argv[1:7]
 free = threading.Semaphore(int(window))
 stopping = threading.Event()
@@ -47,7 +63,7 @@ def wait_for_the_end():
 
 threading.Thread(target=wait_for_the_end, daemon=True).start()
 five = version == "5"
-client = mqtt.Client(
+client = Client(
     mqtt.CallbackAPIVersion.VERSION2,
     client_id=name,
     protocol=mqtt.MQTTv5 if five else mqtt.MQTTv311,
