@@ -45,7 +45,7 @@ pub struct DeadLetterTo {
     pub exchange: Arc<str>,
     /// Another key; absent: the message's own.
     #[serde(default)]
-    pub key: Option<DeadLetterKey>,
+    pub key: Option<Box<DeadLetterKey>>,
 }
 
 /// A key as its gateway wrote it.

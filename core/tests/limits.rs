@@ -24,10 +24,10 @@ const BOTH: [bool; 2] = [true, false];
 fn to_queue(name: &str) -> Option<DeadLetterTo> {
     Some(DeadLetterTo {
         exchange: Arc::from(""),
-        key: Some(DeadLetterKey {
+        key: Some(Box::new(DeadLetterKey {
             address: name.parse().unwrap(),
             origin_key: Default::default(),
-        }),
+        })),
     })
 }
 

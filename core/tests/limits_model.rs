@@ -55,10 +55,10 @@ fn limits() -> impl Strategy<Value = StreamLimits> {
                 delivery_limit,
                 dead_letter: Some(DeadLetterTo {
                     exchange: Arc::from(""),
-                    key: Some(DeadLetterKey {
+                    key: Some(Box::new(DeadLetterKey {
                         address: "dead".parse().unwrap(),
                         origin_key: Default::default(),
-                    }),
+                    })),
                 }),
                 ..StreamLimits::default()
             },

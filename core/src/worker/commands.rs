@@ -356,6 +356,7 @@ impl Worker {
         };
         self.allow(&here, Action::Connect, Resource::Vhost)?;
         state.vhost = Some((id, vhost));
+        state.everywhere.take();
         Ok(())
     }
 }

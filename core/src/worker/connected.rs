@@ -6,12 +6,14 @@
 
 use super::{Mail, Worker, groups, held, once};
 use crate::address::TopicFilter;
-use crate::authority::Principal;
+use crate::authority::{Action, Circumstances, Principal, Question, Resource};
 use crate::error::Refusal;
 use crate::gateway::{Answer, PublishOutcome, Reply};
 use crate::id::{ConnectionId, ConsumerTag, ShardId, StreamId, Token, VhostId};
+use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -68,8 +70,18 @@ pub(super) struct Connected {
     pub(super) held: held::Held,
     /// Publishes that wait for what was published before them.
     pub(super) once: once::Queue,
+    /// What its user may do on every address.
+    pub(super) everywhere: Cell<Everywhere>,
     pub(super) published: u64,
     pub(super) delivered: u64,
+}
+
+/// Rights on all addresses at once, so that single ones need not be asked about; as of one generation of the rules.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Everywhere {
+    of: u64,
+    publish: Option<bool>,
+    retain: Option<bool>,
 }
 
 impl Connected {
@@ -87,6 +99,7 @@ impl Connected {
             parked_bytes: 0,
             held: held::Held::default(),
             once: once::Queue::default(),
+            everywhere: Cell::default(),
             published: 0,
             delivered: 0,
         }
@@ -116,6 +129,47 @@ impl Connected {
 }
 
 impl Worker {
+    /// Whether a connection's user may set values, or else publish, at every address that does not begin with `$`,
+    /// whatever the message. Asked of the rules once per connection and generation.
+    pub(super) fn may_everywhere(&self, state: &Connected, retain: bool) -> bool {
+        let rules = self.rules;
+        let circumstantial = match retain {
+            true => rules.circumstantial_retain,
+            false => rules.circumstantial,
+        };
+        let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
+            return false;
+        };
+        if circumstantial {
+            return false;
+        }
+        let mut known = state.everywhere.get();
+        if known.of != rules.generation {
+            known = Everywhere {
+                of: rules.generation,
+                ..Everywhere::default()
+            };
+        }
+        let (action, verdict) = match retain {
+            true => (Action::Retain, &mut known.retain),
+            false => (Action::Publish, &mut known.publish),
+        };
+        if verdict.is_none() {
+            let every = TopicFilter(Bytes::from_static(crate::address::MANY));
+            let question = Question {
+                principal,
+                action,
+                vhost,
+                resource: Resource::Filter(&every),
+                circumstances: Circumstances::default(),
+            };
+            *verdict = Some(self.authority.decide(&question).allowed);
+        }
+        let allowed = *verdict == Some(true);
+        state.everywhere.set(known);
+        allowed
+    }
+
     pub(super) fn put_back(&mut self, connection: ConnectionId, mut state: Box<Connected>) {
         if !state.listed && !state.mail.is_empty() {
             state.listed = true;

@@ -123,9 +123,11 @@ impl Lane {
 /// What a worker saw of the rules when it began a batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RulesSeen {
-    generation: u64,
+    pub(super) generation: u64,
     /// Whether the right to publish depends on the message itself.
-    circumstantial: bool,
+    pub(super) circumstantial: bool,
+    /// Whether the right to set a value does.
+    pub(super) circumstantial_retain: bool,
 }
 
 /// Publishes that wait for more than one shard.
@@ -366,6 +368,12 @@ impl Worker {
         let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
             return false;
         };
+        if route.topic_kind
+            && !message.address.is_system()
+            && self.may_everywhere(state, false)
+        {
+            return true;
+        }
         let cached = !self.rules.circumstantial;
         let key = (principal.id, route.number);
         let of = (self.router.generation(), self.rules.generation);
@@ -417,6 +425,7 @@ impl Worker {
         self.rules = RulesSeen {
             generation: self.authority.generation(),
             circumstantial: self.authority.circumstantial(Action::Publish),
+            circumstantial_retain: self.authority.circumstantial(Action::Retain),
         };
     }
 

@@ -154,6 +154,7 @@ impl Worker {
                 roles: verified.roles,
             });
             state.principal = Some(principal.clone());
+            state.everywhere.take();
             Reply::Principal(principal)
         });
         self.done(connection, token, result);

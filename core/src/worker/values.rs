@@ -152,7 +152,10 @@ impl Worker {
         let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
             return false;
         };
-        let cached = !self.authority.circumstantial(Action::Retain);
+        if !message.address.is_system() && self.may_everywhere(state, true) {
+            return true;
+        }
+        let cached = !self.rules.circumstantial_retain;
         let key = (principal.id, route.number);
         let of = (self.router.generation(), self.authority.generation());
         let known = &mut self.readings;

@@ -95,10 +95,10 @@ fn settings(given: PolicySettings) -> Done<Settings> {
     let key = given.dead_letter_key.map(|key| {
         let (address, origin_key) = gateways::key_address(&key)
             .map_err(|error| BackendError::Invalid(format!("dead_letter_key: {error}")))?;
-        Ok(DeadLetterKey {
+        Ok(Box::new(DeadLetterKey {
             address,
             origin_key,
-        })
+        }))
     });
     let key = key.transpose()?;
     if key.is_some() && given.dead_letter_exchange.is_none() {

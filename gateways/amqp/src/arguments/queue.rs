@@ -171,7 +171,7 @@ struct Reading {
     kind: QueueKind,
     limits: StreamLimits,
     exchange: Option<Arc<str>>,
-    key: Option<DeadLetterKey>,
+    key: Option<Box<DeadLetterKey>>,
     mode: Option<Mode>,
     single_active: bool,
 }
@@ -306,17 +306,17 @@ fn exchange(name: &str, value: Value<'_>) -> Result<Arc<str>, AmqpError> {
     }
 }
 
-fn key(name: &str, value: Value<'_>) -> Result<DeadLetterKey, AmqpError> {
+fn key(name: &str, value: Value<'_>) -> Result<Box<DeadLetterKey>, AmqpError> {
     let key = text(name, value)?;
     if key.len() > address::KEY_BYTES_MAX {
         return Err(invalid(name, "must be at most 255 bytes"));
     }
     let converted = address::key_to_address(&Bytes::copy_from_slice(key))
         .map_err(|error| invalid(name, &error.to_string()))?;
-    Ok(DeadLetterKey {
+    Ok(Box::new(DeadLetterKey {
         address: converted.address,
         origin_key: converted.origin_key,
-    })
+    }))
 }
 
 fn mode(name: &str, value: Value<'_>) -> Result<Mode, AmqpError> {
