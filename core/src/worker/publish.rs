@@ -368,10 +368,7 @@ impl Worker {
         let (Some(principal), Some((_, vhost))) = (&state.principal, &state.vhost) else {
             return false;
         };
-        if route.topic_kind
-            && !message.address.is_system()
-            && self.may_everywhere(state, false)
-        {
+        if route.topic_kind && !message.address.is_system() && self.may_everywhere(state, false) {
             return true;
         }
         let cached = !self.rules.circumstantial;
