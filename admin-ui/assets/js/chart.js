@@ -60,7 +60,7 @@ export function Chart({ times, lines, spanS, height = 260, format = count }) {
         padding: [12, 26, 0, 0],
         cursor: { drag: { x: false, y: false }, points: { size: 7 } },
         legend: { live: true },
-        scales: { x: { time: true, range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - spanS), high ?? 0] }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
+        scales: { x: { time: true, range: (_, low, high) => [Math.min(low ?? 0, (high ?? 0) - spanS), high ?? 0] }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 5)] } },
         axes: [
           { ...axis, size: 34, space: 90, incrs: STEPS_S, values: (_, splits) => splits.map(clock) },
           { ...axis, size: 62, values: (_, splits) => splits.map((value) => (value == null ? "" : format(value))) },

@@ -39,7 +39,7 @@ export function LimitFields({ settings = {}, only = null }) {
   const texts = TEXTS.filter(([name]) => shown(name));
   return html`<div class="pair">
     <${Field} label="Readers share it"><select name="mode">${choose(MODES, settings.mode, "not set")}</select><//>
-    ${shown("overflow") && html`<${Field} label="Beyond the most"><select name="overflow">${choose(OVERFLOWS, settings.overflow, "not set")}</select><//>`}
+    ${shown("overflow") && html`<${Field} label="When no more may wait"><select name="overflow">${choose(OVERFLOWS, settings.overflow, "not set")}</select><//>`}
     ${numbers.map(([name, label, unit]) => html`<${Field} key=${name} label=${label}><input name=${name} type="number" min=${name === "expires_ms" ? 1 : 0} step="1" placeholder=${unit} defaultValue=${settings[name] ?? ""} /><//>`)}
     ${texts.map(([name, label, none]) => html`<${Field} key=${name} label=${label}><input name=${name} class="mono" maxlength="255" placeholder=${none} defaultValue=${settings[name] ?? ""} /><//>`)}
   </div>`;

@@ -25,9 +25,9 @@ pub enum Verb {
         #[arg(long)]
         vhost: Option<String>,
     },
-    /// Make or replace one
+    /// Make or replace one; it counts within a second, for queues and groups already made too
     Set(Box<PolicyFlags>),
-    /// Delete one; what it set is undone at once
+    /// Delete one; what it set is undone within a second
     Delete(Name),
 }
 
@@ -71,7 +71,7 @@ pub struct PolicyFlags {
     /// Bytes of bodies that may wait
     #[arg(long, value_name = "BYTES")]
     bytes_max: Option<u64>,
-    /// What happens beyond
+    /// What happens when no more may wait
     #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
     overflow: Option<String>,
     /// How often a message may come back

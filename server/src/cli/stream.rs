@@ -20,6 +20,20 @@ const COLUMNS: &[&str] = &[
     "consumers",
     "bytes",
 ];
+const SHOWN: &[&str] = &[
+    "vhost",
+    "name",
+    "kind",
+    "mode",
+    "durable",
+    "state",
+    "ready",
+    "unacknowledged",
+    "consumers",
+    "bytes",
+    "policies",
+    "limits",
+];
 const MESSAGES: &[&str] = &["offset", "address", "attempts", "body_bytes", "body"];
 
 /// What to do with streams.
@@ -102,7 +116,7 @@ pub struct QueueFlags {
     /// Bytes of bodies that may wait
     #[arg(long, value_name = "BYTES")]
     bytes_max: Option<u64>,
-    /// What happens beyond
+    /// What happens when no more may wait
     #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
     overflow: Option<String>,
     /// How often a message may come back
@@ -183,7 +197,7 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
             let path = format!("/streams{}", query(&[("vhost", vhost)]));
             output::items(shape, &client.get(&path)?, COLUMNS);
         }
-        Verb::Show(name) => output::items(shape, &client.get(&name.path(""))?, COLUMNS),
+        Verb::Show(name) => output::items(shape, &client.get(&name.path(""))?, SHOWN),
         Verb::Add(flags) => {
             let declare = json!({
                 "kind": "queue",
@@ -232,7 +246,11 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
                 (None, None) => json!({"to": if start { "start" } else { "end" }}),
             };
             let answer = client.post(&name.path("/seek"), &place)?;
-            output::done(shape, &answer, &format!("{} messages left", answer["left"]));
+            output::done(
+                shape,
+                &answer,
+                &format!("{} messages dropped", answer["left"]),
+            );
         }
         Verb::Peek { name, count } => {
             let answer = client.get(&name.path(&format!("/peek?count={count}")))?;

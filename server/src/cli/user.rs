@@ -63,7 +63,7 @@ pub enum Verb {
 /// Where a new password comes from.
 #[derive(Debug, Args)]
 pub struct PasswordFlags {
-    /// The new password; visible to others on this machine while the command runs
+    /// The new password, 8 to 1024 bytes; visible to others on this machine while the command runs
     #[arg(long, value_name = "PASSWORD", conflicts_with = "new_password_file")]
     new_password: Option<String>,
     /// A file whose first line is the new password; `-` is standard input

@@ -57,7 +57,7 @@ export function Policies() {
       await call("DELETE", path(dialog.row.vhost, dialog.row.name));
       toast(`Policy ${dialog.row.name} is deleted`);
       refresh();
-    }}><p>What it set is undone at once for ${many(matching(dialog.row, streams)?.length ?? 0, "queue or group")}; messages that it dropped do not come back.</p><//>`}
+    }}><p>What it set is undone within a second for ${many(matching(dialog.row, streams)?.length ?? 0, "queue or group")}; messages that it dropped do not come back.</p><//>`}
   <//>`;
 }
 

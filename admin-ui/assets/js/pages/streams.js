@@ -169,7 +169,7 @@ function Seek({ row, onClose, onDone }) {
   const send = async (form) => {
     const place = { offset: () => ({ offset: Number(form.get("offset")) }), time: () => ({ time: new Date(form.get("time")).getTime() }) }[to]?.() ?? { to };
     const done = await call("POST", `${path(row.vhost, row.name)}/seek`, place);
-    toast(`${many(done.left, "message")} left ${row.name}`);
+    toast(`${many(done.left, "message")} dropped from ${row.name}`);
     onDone();
   };
   return html`<${FormDialog} title=${`Move ${row.name} to`} submit="Move" kind="danger" onSubmit=${send} onClose=${onClose}>
