@@ -293,6 +293,7 @@ impl Crew {
                 .zip(driver.counters.iter().cloned())
                 .collect(),
             connections_max: around.limits.connections_max.max(1),
+            company: around.limits.worker_company,
             stopping: driver.stopping.clone(),
             next: 0,
             crowded: false,

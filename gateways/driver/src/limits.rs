@@ -8,6 +8,9 @@
 pub struct DriverLimits {
     /// Open connections of all gateways together; one more is closed at once. At least 1.
     pub connections_max: usize,
+    /// A worker gets so many connections before the next one gets its first: a few clients need no second
+    /// thread, and what they tell each other wakes none. 1 spreads all of them.
+    pub worker_company: usize,
     /// Time from the socket's acceptance until the connection has entered a vhost.
     pub login_ms: u64,
     /// With more unsent bytes than this a connection gets no answers and deliveries, so that the broker
@@ -28,6 +31,7 @@ impl Default for DriverLimits {
     fn default() -> Self {
         DriverLimits {
             connections_max: 100_000,
+            worker_company: 4,
             login_ms: 10_000,
             unsent_hold_bytes: 1024 * 1024,
             unsent_stop_bytes: 8 * 1024 * 1024,

@@ -1,5 +1,5 @@
 //! Where connections come from: one thread accepts for all gateways and hands each socket to the
-//! worker with the fewest connections, so that a handful of clients already uses all cores.
+//! worker with the fewest connections, once every worker has a few.
 //!
 //! Owns: listening sockets, the limit of connections, what to do when the process has no descriptors
 //! left.
@@ -8,6 +8,7 @@
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
+use smallvec::SmallVec;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
@@ -58,6 +59,8 @@ pub(crate) struct Acceptor {
     pub(crate) desks: Vec<(Arc<Mailbox>, Arc<Counters>)>,
     pub(crate) connections_max: usize,
     pub(crate) stopping: Arc<AtomicBool>,
+    /// See [`DriverLimits::worker_company`](crate::DriverLimits::worker_company).
+    pub(crate) company: usize,
     /// Whose turn it is among workers with equally few connections.
     pub(crate) next: usize,
     /// The limit was reported and not undershot since.
@@ -146,16 +149,26 @@ impl Acceptor {
             return;
         }
         self.crowded = false;
-        let count = self.desks.len();
-        let order = (0..count).map(|step| (self.next + step) % count);
-        let fewest = order.min_by_key(|desk| self.desks[*desk].1.open.load(Ordering::Relaxed));
-        if let Some(desk) = fewest {
-            self.next = (desk + 1) % count;
+        let open = self.desks.iter();
+        let open = open.map(|(_, counters)| counters.open.load(Ordering::Relaxed));
+        let open: SmallVec<[usize; 16]> = open.collect();
+        if let Some(desk) = choose(&open, self.next, self.company) {
+            self.next = (desk + 1) % open.len();
             let (mailbox, counters) = &self.desks[desk];
             counters.open.fetch_add(1, Ordering::Relaxed);
             mailbox.send(accept);
         }
     }
+}
+
+/// The worker for one more connection: one that has some, but not yet its company; else the one with the fewest,
+/// beginning with the one whose turn it is.
+fn choose(open: &[usize], next: usize, company: usize) -> Option<usize> {
+    let lonely = open.iter().position(|open| (1..company).contains(open));
+    lonely.or_else(|| {
+        let order = (0..open.len()).map(|step| (next + step) % open.len());
+        order.min_by_key(|desk| open[*desk])
+    })
 }
 
 fn gave_up(error: &io::Error) -> bool {
@@ -165,4 +178,25 @@ fn gave_up(error: &io::Error) -> bool {
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::Interrupted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_get_company_first_and_are_filled_evenly_then() {
+        let mut open = [0; 3];
+        let mut next = 0;
+        let mut seated = Vec::new();
+        for _ in 0..10 {
+            let desk = choose(&open, next, 2).unwrap();
+            next = (desk + 1) % open.len();
+            open[desk] += 1;
+            seated.push(desk);
+        }
+        assert_eq!(seated, [0, 0, 1, 1, 2, 2, 0, 1, 2, 0]);
+        assert_eq!(choose(&[5, 0, 7], 2, 1), Some(1));
+        assert_eq!(choose(&[], 0, 4), None);
+    }
 }

@@ -109,6 +109,8 @@ pub struct StoreSettings {
 pub struct LimitSettings {
     /// Open connections.
     pub connections_max: usize,
+    /// Connections that a worker gets before the next one gets its first.
+    pub worker_company: usize,
     /// Time until a connection has logged in and entered a vhost.
     pub login_ms: u64,
     /// Unsent bytes above which a connection gets no more deliveries.
@@ -174,6 +176,7 @@ impl LimitSettings {
     pub fn driver_limits(&self) -> DriverLimits {
         DriverLimits {
             connections_max: self.connections_max,
+            worker_company: self.worker_company,
             login_ms: self.login_ms,
             unsent_hold_bytes: self.unsent_hold_bytes,
             unsent_stop_bytes: self.unsent_stop_bytes,
@@ -239,6 +242,7 @@ impl Default for LimitSettings {
         let driver = DriverLimits::default();
         LimitSettings {
             connections_max: driver.connections_max,
+            worker_company: driver.worker_company,
             login_ms: driver.login_ms,
             unsent_hold_bytes: driver.unsent_hold_bytes,
             unsent_stop_bytes: driver.unsent_stop_bytes,
@@ -294,6 +298,7 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.values_bytes_max", 1 << 10, i64::MAX),
         ("store.parked_bytes_max", 1 << 20, i64::MAX),
         ("limits.connections_max", 1, 10_000_000),
+        ("limits.worker_company", 1, 10_000_000),
         ("limits.login_ms", 100, 3_600_000),
         ("limits.unsent_hold_bytes", 1024, 1 << 32),
         ("limits.unsent_stop_bytes", 1024, 1 << 32),

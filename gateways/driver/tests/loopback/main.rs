@@ -15,6 +15,8 @@ fn quick() -> DriverLimits {
     DriverLimits {
         linger_ms: 500,
         drain_ms: 1_000,
+        // A few clients are enough to be on every worker.
+        worker_company: 1,
         ..DriverLimits::default()
     }
 }
