@@ -336,6 +336,24 @@ fn what_a_session_that_ended_was_a_member_of_is_told_after_a_crash_too() {
     }
 }
 
+/// A member that ends with its connection was taken over, and its membership of the lasting group stayed for good:
+/// the group had no consumers and kept every message.
+#[test]
+fn a_member_that_was_taken_over_is_none_any_more() {
+    let mut node = Node::new(2, 1);
+    let (lasting, _) = open(&mut node, 0, "lasting", true, 600);
+    join(&mut node, lasting, "g", "a/#");
+    let (passing, _) = open(&mut node, 1, "passing", true, 0);
+    join(&mut node, passing, "g", "a/#");
+    let (again, _) = open(&mut node, 0, "passing", true, 0);
+    node.disconnect(passing);
+    node.disconnect(again);
+    let members: Vec<_> = groups(&mut node)[0].members.clone();
+    assert_eq!(members.len(), 1, "{members:?}");
+    assert!(leave(&mut node, lasting, "g", "a/#"));
+    assert!(groups(&mut node).is_empty());
+}
+
 #[test]
 fn groups_survive_in_a_checkpoint() {
     let mut node = Node::new(1, 2);

@@ -5,6 +5,7 @@
 
 mod node;
 
+use anabranch_core::authority::{Action, Authority, Question, Resource, Verdict};
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::*;
 use anabranch_core::id::*;
@@ -340,4 +341,47 @@ fn many_sessions_of_one_filter_come_and_go_by_themselves() {
     let last = node.connect(0);
     node.ask(last, publish(last, 7, None, "all", "x"));
     assert_eq!(outcomes(&node.mail(last)), [(7, 7, PublishOutcome::Routed)]);
+}
+
+/// One rule: nobody but its owner opens the session `theirs`.
+struct Theirs;
+
+impl Authority for Theirs {
+    fn decide(&self, question: &Question<'_>) -> Verdict {
+        let denied = question.action == Action::Connect
+            && matches!(question.resource, Resource::Session("theirs"));
+        Verdict {
+            allowed: !denied,
+            rule: denied.then(|| Arc::from("7")),
+        }
+    }
+    fn generation(&self) -> u64 {
+        0
+    }
+    fn circumstantial(&self, _: Action) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_rule_keeps_a_session_from_others_whatever_they_call_themselves() {
+    let mut node = Node::with(1, 1, Arc::new(Theirs));
+    let client = node.connect(0);
+    let open = |name: &str| Command::OpenSession {
+        token: Token(9),
+        session: SessionOpen {
+            client_id: Arc::from(name),
+            clean_start: false,
+            expiry_s: 60,
+            consumer: ConsumerTag(0),
+            credit: 1,
+            group_consumers: ConsumerTag(1),
+            will: None,
+        },
+    };
+    assert_eq!(
+        node.reply(client, open("theirs")),
+        Err(ErrorKind::AccessRefused)
+    );
+    assert!(node.reply(client, open("mine")).is_ok());
 }

@@ -267,9 +267,13 @@ impl Meta {
         })
     }
 
-    /// What bounds a group, and how its members share it: as the policies for its name say.
+    /// What bounds a group, and how its members share it: as the policies for its name say. A member cannot be
+    /// refused once it is one, so in exclusive mode the others wait, as in failover.
     pub fn group_limits(&self, vhost: VhostId, group: &str) -> StreamLimits {
-        let settings = self.policies.merged(vhost, true, group);
+        let mut settings = self.policies.merged(vhost, true, group);
+        if settings.mode == Some(Mode::Exclusive) {
+            settings.mode = Some(Mode::Failover);
+        }
         settings.over(&StreamLimits::default())
     }
 

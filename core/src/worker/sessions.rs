@@ -3,12 +3,12 @@
 //! Owns: where a session is opened, the right to each filter.
 //! Never: what happens when the answer comes (`steps.rs`).
 
-use super::commands::Checked;
+use super::commands::{Checked, Here};
 use super::groups::WithGroups;
 use super::steps::Step;
 use super::values::Reading;
 use super::{Connected, Worker};
-use crate::authority::{Action, Circumstances, Resource};
+use crate::authority::{Action, Circumstances, Question as AuthorityQuestion, Resource};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{FilterName, SendRetained, SessionFilter, SessionOpen, Will};
 use crate::id::{ConnectionId, Now, Token};
@@ -26,6 +26,7 @@ impl Worker {
         session: SessionOpen,
     ) -> Checked<()> {
         let here = Self::here(state)?;
+        self.may_open(&here, &session.client_id)?;
         let will = session.will;
         if let Some(will) = &will {
             self.may_leave(state, will)?;
@@ -60,6 +61,25 @@ impl Worker {
         };
         self.ask_shard(now, home, connection, step, Question::OpenSession(open));
         Ok(())
+    }
+
+    /// A client identifier is no secret, so a rule can keep a session from others: one that denies to connect to it.
+    /// Where no rule speaks of it, whoever may connect may open it.
+    fn may_open(&self, here: &Here, client_id: &str) -> Checked<()> {
+        let verdict = self.authority.decide(&AuthorityQuestion {
+            principal: &here.principal,
+            action: Action::Connect,
+            vhost: &here.name,
+            resource: Resource::Session(client_id),
+            circumstances: Circumstances::default(),
+        });
+        match verdict.rule {
+            Some(rule) if !verdict.allowed => Err(Refusal::new(
+                ErrorKind::AccessRefused,
+                format!("rule {rule} denies session '{client_id}'"),
+            )),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Whether a connection may leave this will: as if it published the message now.

@@ -5,7 +5,7 @@
 //! Next: `shard/settle.rs`, for the end of a connection.
 
 use crate::error::Refusal;
-use crate::id::{ConnectionId, Now, Sequence, StreamId, WorkerId};
+use crate::id::{ConnectionId, Now, Sequence, StreamId, UnixMs, WorkerId};
 use crate::port::{OpenSession, ShardEvent, ShardReply, Ticket};
 use crate::record::{Change, Mark};
 use crate::shard::{Owner, Place, Shard};
@@ -48,7 +48,7 @@ impl<B: Place> Shard<B> {
                     connection: before.connection,
                 },
             );
-            self.displace(before.connection);
+            self.displace(now.unix, before.connection);
         }
         self.live.entry(connection).or_default().owns = Some(name.clone());
         let exists = self.sessions.contains_key(&name);
@@ -99,15 +99,19 @@ impl<B: Place> Shard<B> {
     }
 
     /// An old connection of a client loses its session: what it holds goes back, it gets nothing more.
-    fn displace(&mut self, connection: ConnectionId) {
+    fn displace(&mut self, now: UnixMs, connection: ConnectionId) {
         self.asked
             .retain(|_, open| open.consumer.connection != connection);
         let Some(live) = self.live.remove(&connection) else {
             return;
         };
+        let mut read: Vec<StreamId> = Vec::with_capacity(live.readers.len());
         for (id, key) in live.readers {
             self.detach(id, key, true);
+            read.push(id);
         }
+        // When it is gone, nothing is known here any more of what it read.
+        self.leave_groups(now, connection, &read);
         if let Some(session) = live
             .session
             .and_then(|id| self.stream_mut(id))
