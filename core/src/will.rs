@@ -1,9 +1,10 @@
 //! A message that a session leaves behind, to be published when its connection ended out of order.
 //!
-//! Owns: [`SavedWill`], as records and checkpoints keep it. Persisted: the delay, then the message as a record
-//! has it.
+//! Owns: [`SavedWill`], as records and checkpoints keep it. Persisted: the delay, the message as a record has it, then
+//! whose it is.
 //! Never: when it is published (`shard/wills.rs`).
 
+use crate::authority::Principal;
 use crate::gateway::Will;
 use crate::id::{ConnectionId, UnixMs};
 use crate::message::Message;
@@ -18,14 +19,17 @@ pub struct SavedWill {
     pub message: Arc<Message>,
     /// Seconds to wait after the end of the connection; the end of the session comes first.
     pub delay_s: u32,
+    /// The user who left it; `None` when anonymous.
+    pub user: Option<Arc<str>>,
 }
 
 impl SavedWill {
     /// Of the will that a session is opened with.
-    pub fn new(will: &Will) -> SavedWill {
+    pub fn new(will: &Will, by: &Principal) -> SavedWill {
         SavedWill {
             message: Arc::new(will.message.detached()),
             delay_s: will.delay_s,
+            user: (!by.anonymous).then(|| by.user.clone()),
         }
     }
 
@@ -44,17 +48,19 @@ impl SavedWill {
 impl Serialize for SavedWill {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let message = message_bytes(&self.message);
-        (self.delay_s, &message[..]).serialize(serializer)
+        (self.delay_s, &message[..], &self.user).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for SavedWill {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SavedWill, D::Error> {
-        let (delay_s, message) = <(u32, Vec<u8>)>::deserialize(deserializer)?;
+        type Parts = (u32, Vec<u8>, Option<Arc<str>>);
+        let (delay_s, message, user) = Parts::deserialize(deserializer)?;
         let message = message_from(message.into()).map_err(de::Error::custom)?;
         Ok(SavedWill {
             message: Arc::new(message),
             delay_s,
+            user,
         })
     }
 }
@@ -77,7 +83,11 @@ mod tests {
             }),
             delay_s: 7,
         };
-        let saved = SavedWill::new(&will);
+        let by = Principal {
+            user: "ann".into(),
+            ..Principal::default()
+        };
+        let saved = SavedWill::new(&will, &by);
         let bytes = postcard::to_allocvec(&saved).unwrap();
         let read: SavedWill = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(read, saved);

@@ -13,6 +13,7 @@ use anabranch_core::message::{Message, Quality};
 use bytes::Bytes;
 use node::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NEVER: u32 = u32::MAX;
 
@@ -353,4 +354,48 @@ fn a_will_can_be_a_last_value() {
     let got = world.node.mail(late);
     assert_eq!(bodies(&got), ["last"]);
     assert!(got.deliveries[0].retain);
+}
+
+/// One rule, once it is in force: nobody publishes.
+#[derive(Default)]
+struct Late(AtomicBool);
+
+impl Authority for Late {
+    fn decide(&self, question: &Question<'_>) -> Verdict {
+        let denied = question.action == Action::Publish && self.0.load(Ordering::SeqCst);
+        Verdict {
+            allowed: !denied,
+            rule: denied.then(|| Arc::from("3")),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        u64::from(self.0.load(Ordering::SeqCst))
+    }
+
+    fn circumstantial(&self, _: Action) -> bool {
+        false
+    }
+}
+
+/// A will was published although its user had been denied that address while it waited.
+#[test]
+fn a_rule_made_while_a_will_waits_counts() {
+    for denied in [false, true] {
+        let rules = Arc::new(Late::default());
+        let mut node = Node::with(1, 1, rules.clone());
+        let listener = node.connect(0);
+        node.session(listener, "listener", true, 0);
+        node.subscribe(listener, "wills/#");
+        let device = node.connect(0);
+        let session = opening("d", false, 3600, will(&node, "testament", 5));
+        let token = Token(9);
+        node.reply(device, Command::OpenSession { token, session })
+            .unwrap();
+        node.disconnect(device);
+        rules.0.store(denied, Ordering::SeqCst);
+        (0..20).for_each(|_| node.pass(500));
+        let heard = node.mail(listener).deliveries.len();
+        assert_eq!(heard, usize::from(!denied));
+    }
 }

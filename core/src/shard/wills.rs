@@ -9,6 +9,7 @@
 
 use super::forward::Errand;
 use super::{Place, Shard};
+use crate::authority::{Action, Circumstances, Principal, Question, Resource};
 use crate::id::{Epoch, Now, StreamId, UnixMs, VhostId};
 use crate::message::Message;
 use crate::port::Once;
@@ -126,7 +127,7 @@ impl<B: Place> Shard<B> {
         self.forwards.push(Errand::Will { number });
     }
 
-    /// A will that is due, as it is published now.
+    /// A will that is due, as it is published now; none when its user is gone, or a rule denies it meanwhile.
     pub(super) fn due_will(
         &self,
         now: UnixMs,
@@ -134,6 +135,9 @@ impl<B: Place> Shard<B> {
     ) -> Option<(VhostId, Arc<Message>, Once)> {
         let wills = &self.wills.due.wills;
         let (vhost, will) = wills.get(&number)?;
+        if !self.may_still_leave(*vhost, will) {
+            return None;
+        }
         // No session has the number 0: the wills of a shard are counted like one session's messages.
         let once = Once::Numbered {
             session: StreamId::of_session(self.id, 0),
@@ -141,6 +145,44 @@ impl<B: Place> Shard<B> {
             floor: wills.first_key_value().map_or(number, |(first, _)| *first),
         };
         Some((*vhost, will.message_at(now), once))
+    }
+
+    /// Whether a will may still be published. It was allowed when it was left, by a connection that is gone now, so
+    /// only what speaks against it counts.
+    fn may_still_leave(&self, vhost: VhostId, will: &SavedWill) -> bool {
+        let meta = self.fabric.meta();
+        let mut principal = Principal {
+            anonymous: will.user.is_none(),
+            ..Principal::default()
+        };
+        if let Some(name) = &will.user {
+            let Some(user) = meta.user(name) else {
+                return false;
+            };
+            principal.user = name.clone();
+            principal.roles.clone_from(&user.roles);
+        }
+        let Some(vhost) = meta.vhost_by_id(vhost).map(|vhost| vhost.name.clone()) else {
+            return false;
+        };
+        drop(meta);
+        let message = &will.message;
+        let actions = [Action::Publish, Action::Retain];
+        let asked = &actions[..1 + usize::from(message.retain)];
+        asked.iter().all(|action| {
+            let verdict = self.authority.decide(&Question {
+                principal: &principal,
+                action: *action,
+                vhost: &vhost,
+                resource: Resource::Topic(&message.address),
+                circumstances: Circumstances {
+                    quality: message.quality as u8,
+                    retain: message.retain,
+                    body_bytes: message.body.len(),
+                },
+            });
+            verdict.allowed || verdict.rule.is_none()
+        })
     }
 
     /// It is stored wherever it goes.

@@ -31,6 +31,7 @@ impl Worker {
         if let Some(will) = &will {
             self.may_leave(state, will)?;
         }
+        let will = will.map(|will| SavedWill::new(&will, &here.principal));
         let open = OpenSession {
             consumer: ConsumerKey {
                 connection,
@@ -43,7 +44,7 @@ impl Worker {
             clean_start: session.clean_start,
             expiry_s: session.expiry_s,
             credit: session.credit,
-            will: will.as_ref().map(SavedWill::new),
+            will,
             group_consumers: session.group_consumers,
             here: false,
         };
