@@ -359,6 +359,33 @@ fn many_values_pass_through_a_small_session_in_pages() {
     }
 }
 
+/// Pages were counted in messages alone: 200 values of a megabyte were handed in at once, and the session lost what was
+/// above its limit.
+#[test]
+fn large_values_come_as_fast_as_they_are_settled_and_none_is_lost() {
+    let mut node = Node::new(1, 1);
+    let (device, viewer) = (node.connect(0), node.connect(0));
+    let large = "x".repeat(1 << 20);
+    for number in 0..100 {
+        keep(&mut node, device, &format!("a/{number}"), &large);
+    }
+    node.session(viewer, "v", true, 0);
+    subscribe(&mut node, viewer, "a/#", SendRetained::Always);
+    let mut got = 0;
+    loop {
+        let mail = node.mail(viewer);
+        if mail.deliveries.is_empty() {
+            break;
+        }
+        assert!(mail.deliveries.len() <= 10, "{}", mail.deliveries.len());
+        got += mail.deliveries.len();
+        for delivery in &mail.deliveries {
+            node.settle_one(viewer, ConsumerTag(0), delivery.offset, Outcome::Accepted);
+        }
+    }
+    assert_eq!(got, 100);
+}
+
 #[test]
 fn unsubscribing_ends_the_pages() {
     let mut node = Node::new(1, 1);

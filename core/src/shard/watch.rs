@@ -28,8 +28,10 @@ use std::sync::Arc;
 
 /// Addresses that one watch remembers.
 const SEEN_MAX: usize = 16_384;
-/// The next page comes when so few messages of the stream are left to be handed out.
+/// The next page comes when so few messages of the stream are left to be handed out ...
 const DRAINED: u64 = PAGE_VALUES_MAX as u64 / 2;
+/// ... and what it keeps, settled or not, costs so little: large values would else fill it in a few pages.
+const DRAINED_BYTES: u64 = 1 << 20;
 
 /// What came in while values were read.
 #[derive(Debug)]
@@ -216,7 +218,10 @@ impl<B: Place> Shard<B> {
         pages.retain(|page| {
             let stream = self.by_id.get(&page.stream);
             let stream = stream.and_then(|at| self.streams[*at as usize].as_deref());
-            let full = stream.is_some_and(|stream| !stream.is_queue() && stream.ready() > DRAINED);
+            let full = stream.is_some_and(|stream| {
+                let lags = stream.ready() > DRAINED || stream.kept().bytes > DRAINED_BYTES;
+                !stream.is_queue() && lags
+            });
             let waits = full || !self.progress.has_reached(page.frame);
             if !waits {
                 let done = Ok(ShardReply::HandedIn { again: false });
