@@ -157,7 +157,8 @@ pub enum Command {
     },
     /// Publishes and settlements that take effect together: in every shard that has a part of them, all of
     /// its part or nothing. Only [`Command::Publish`] and [`Command::Settle`] are allowed inside; each publish is
-    /// answered by its own token.
+    /// answered by its own token. When one names no exchange or is denied, all are refused and what is settled goes
+    /// back ([`Outcome::Released`]).
     Atomic {
         /// In order.
         commands: Vec<Command>,

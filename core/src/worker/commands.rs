@@ -9,7 +9,7 @@ use super::steps::{Asked, Step};
 use super::{Connected, LoginRequest, Outgoing, Worker, not_entered};
 use crate::authority::{Action, Circumstances, Principal, Question as AuthorityQuestion, Resource};
 use crate::error::{ErrorKind, Refusal};
-use crate::gateway::{Answer, Command, Reply};
+use crate::gateway::{Answer, Command, Outcome, Reply};
 use crate::id::{ConnectionId, Now, Token, VhostId};
 use crate::meta::MetaCommand;
 use crate::port::{ConsumerKey, Question, ShardRequest};
@@ -216,6 +216,35 @@ impl Worker {
                 self.or_refuse(state, token, result);
             }
             Command::Atomic { commands } => {
+                // One that would be refused refuses all, before anything is sent.
+                let refused = commands.iter().find_map(|command| match command {
+                    Command::Publish { message, .. } => self.would_refuse(state, message),
+                    _ => None,
+                });
+                if let Some(kind) = refused {
+                    for command in commands {
+                        match command {
+                            Command::Publish { token, .. } => self.refuse(state, token, kind),
+                            Command::Settle {
+                                consumer,
+                                first,
+                                last,
+                                ..
+                            } => {
+                                let outcome = Outcome::Released;
+                                let back = Command::Settle {
+                                    consumer,
+                                    first,
+                                    last,
+                                    outcome,
+                                };
+                                self.command(now, connection, state, back);
+                            }
+                            _ => {}
+                        }
+                    }
+                    return;
+                }
                 self.undivided = true;
                 for command in commands {
                     match command {

@@ -315,6 +315,26 @@ impl Worker {
         }
     }
 
+    /// Why a publish would not be taken, as far as exchanges and rules say.
+    pub(super) fn would_refuse(
+        &mut self,
+        state: &Connected,
+        message: &Message,
+    ) -> Option<ErrorKind> {
+        let Some((vhost, _)) = state.vhost else {
+            return Some(ErrorKind::BadRequest);
+        };
+        let route = self.router.route(vhost, message);
+        if route.exchange_missing {
+            return Some(ErrorKind::NotFound);
+        }
+        let keeps = message.retain && route.by_topic.is_some();
+        let may = !route.internal
+            && self.may_publish(state, &route, message)
+            && (!keeps || self.may_keep(state, &route, message));
+        (!may).then_some(ErrorKind::AccessRefused)
+    }
+
     /// Whether a shard's result is known without waiting for it.
     fn takes_at_once(&self, route: &Route, shard: ShardId) -> bool {
         let own = shard == self.shard.id();
