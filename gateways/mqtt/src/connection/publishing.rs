@@ -203,6 +203,14 @@ impl MqttConnection {
         let verdict = match outcome {
             PublishOutcome::Routed => Verdict::of(ReasonCode::SUCCESS),
             PublishOutcome::Unroutable => Verdict::of(ReasonCode::NO_MATCHING_SUBSCRIBERS),
+            // One bounded queue of an application does not want it; everybody else has it. There is no word for
+            // that before 5.0, and ending the connection would have the message sent again for ever.
+            PublishOutcome::Refused(ErrorKind::QuotaExceeded)
+                if !self.is_v5() && first != Token::NONE =>
+            {
+                self.counts.dropped += 1;
+                Verdict::of(ReasonCode::SUCCESS)
+            }
             PublishOutcome::Refused(kind) => {
                 let row = reason::row(kind);
                 // A QoS 0 message was refused, perhaps with others behind it. An overloaded broker
