@@ -140,7 +140,7 @@ impl Worker {
             sequence: Sequence(self.sequence),
             streams: [STREAM].into_iter().collect(),
             by_topic: None,
-            patient: true,
+            patient: false,
             extra: None,
             message: Arc::new(message),
         });
