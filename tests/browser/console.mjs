@@ -168,7 +168,8 @@ async function policies(page) {
   await page.getByRole("link", { name: "Policies", exact: true }).click();
   await page.getByRole("button", { name: "New policy" }).click();
   const form = page.getByRole("dialog");
-  // From here to the end of the form with the keyboard alone.
+  // From here to the end of the form with the keyboard alone, once the dialog has put it into its first field.
+  await form.locator("input:focus").waitFor();
   await page.keyboard.type("bounds");
   await form.getByLabel("Pattern").press("Control+a");
   await page.keyboard.type(`^${options.queue}$`);
