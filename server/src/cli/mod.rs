@@ -15,6 +15,7 @@ mod client;
 mod configuration;
 mod connection;
 mod exchange;
+mod limits;
 mod message;
 mod output;
 mod policy;

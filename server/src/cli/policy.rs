@@ -2,9 +2,10 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::client::{Client, Failure, encode, query};
+use super::limits::LimitFlags;
 use super::{ServerFlags, output};
 
 const COLUMNS: &[&str] = &[
@@ -56,33 +57,8 @@ pub struct PolicyFlags {
     /// Of several that set the same, the highest counts
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
-    /// How readers share it
-    #[arg(long, value_parser = ["shared", "exclusive", "failover", "key_shared"])]
-    mode: Option<String>,
-    /// The queue goes when unused for so long
-    #[arg(long, value_name = "MS")]
-    expires_ms: Option<u64>,
-    /// Messages end after so long
-    #[arg(long, value_name = "MS")]
-    message_ttl_ms: Option<u64>,
-    /// Messages that may wait
-    #[arg(long, value_name = "COUNT")]
-    messages_max: Option<u64>,
-    /// Bytes of bodies that may wait
-    #[arg(long, value_name = "BYTES")]
-    bytes_max: Option<u64>,
-    /// What happens when no more may wait
-    #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
-    overflow: Option<String>,
-    /// How often a message may come back
-    #[arg(long, value_name = "COUNT")]
-    delivery_limit: Option<u32>,
-    /// Exchange that gets what is dropped
-    #[arg(long, value_name = "EXCHANGE")]
-    dead_letter_exchange: Option<String>,
-    /// ... with this routing key [default: the message's own]
-    #[arg(long, value_name = "KEY", requires = "dead_letter_exchange")]
-    dead_letter_key: Option<String>,
+    #[command(flatten)]
+    limits: LimitFlags,
 }
 
 impl Name {
@@ -93,34 +69,11 @@ impl Name {
 
 impl PolicyFlags {
     fn body(&self) -> Value {
-        let mut settings = Map::new();
-        let given = [
-            ("mode", self.mode.clone().map(Value::from)),
-            ("expires_ms", self.expires_ms.map(Value::from)),
-            ("message_ttl_ms", self.message_ttl_ms.map(Value::from)),
-            ("messages_max", self.messages_max.map(Value::from)),
-            ("bytes_max", self.bytes_max.map(Value::from)),
-            ("overflow", self.overflow.clone().map(Value::from)),
-            ("delivery_limit", self.delivery_limit.map(Value::from)),
-            (
-                "dead_letter_exchange",
-                self.dead_letter_exchange.clone().map(Value::from),
-            ),
-            (
-                "dead_letter_key",
-                self.dead_letter_key.clone().map(Value::from),
-            ),
-        ];
-        for (name, value) in given {
-            if let Some(value) = value {
-                settings.insert(name.to_owned(), value);
-            }
-        }
         json!({
             "pattern": self.pattern,
             "applies_to": self.applies_to,
             "priority": self.priority,
-            "settings": settings,
+            "settings": self.limits.settings(),
         })
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::argument::{Argument, object};
 use super::client::{Client, Failure, encode, query};
+use super::limits::LimitFlags;
 use super::{ServerFlags, output};
 
 const COLUMNS: &[&str] = &[
@@ -101,33 +102,8 @@ pub struct QueueFlags {
     /// Delete it when its last consumer goes
     #[arg(long)]
     auto_delete: bool,
-    /// How readers share it [default: shared]
-    #[arg(long, value_parser = ["shared", "exclusive", "failover", "key_shared"])]
-    mode: Option<String>,
-    /// The queue goes when unused for so long
-    #[arg(long, value_name = "MS")]
-    expires_ms: Option<u64>,
-    /// Messages end after so long
-    #[arg(long, value_name = "MS")]
-    message_ttl_ms: Option<u64>,
-    /// Messages that may wait
-    #[arg(long, value_name = "COUNT")]
-    messages_max: Option<u64>,
-    /// Bytes of bodies that may wait
-    #[arg(long, value_name = "BYTES")]
-    bytes_max: Option<u64>,
-    /// What happens when no more may wait
-    #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
-    overflow: Option<String>,
-    /// How often a message may come back
-    #[arg(long, value_name = "COUNT")]
-    delivery_limit: Option<u32>,
-    /// Exchange that gets what is dropped
-    #[arg(long, value_name = "EXCHANGE")]
-    dead_letter_exchange: Option<String>,
-    /// ... with this routing key [default: the message's own]
-    #[arg(long, value_name = "KEY", requires = "dead_letter_exchange")]
-    dead_letter_key: Option<String>,
+    #[command(flatten)]
+    limits: LimitFlags,
     /// An argument as applications write it, such as x-queue-type=quorum; may be given several times
     #[arg(long = "argument", value_name = "NAME=VALUE")]
     arguments: Vec<Argument>,
@@ -136,34 +112,8 @@ pub struct QueueFlags {
 impl QueueFlags {
     /// What an application would write.
     fn arguments(&self) -> Map<String, Value> {
-        let overflow = self.overflow.as_deref().map(|word| match word {
-            "reject" => "reject-publish",
-            "reject_and_dead_letter" => "reject-publish-dlx",
-            _ => "drop-head",
-        });
-        let given = [
-            ("x-subscription-mode", self.mode.clone().map(Value::from)),
-            ("x-expires", self.expires_ms.map(Value::from)),
-            ("x-message-ttl", self.message_ttl_ms.map(Value::from)),
-            ("x-max-length", self.messages_max.map(Value::from)),
-            ("x-max-length-bytes", self.bytes_max.map(Value::from)),
-            ("x-overflow", overflow.map(Value::from)),
-            ("x-delivery-limit", self.delivery_limit.map(Value::from)),
-            (
-                "x-dead-letter-exchange",
-                self.dead_letter_exchange.clone().map(Value::from),
-            ),
-            (
-                "x-dead-letter-routing-key",
-                self.dead_letter_key.clone().map(Value::from),
-            ),
-        ];
         let mut all = object(&self.arguments);
-        for (name, value) in given {
-            if let Some(value) = value {
-                all.insert(name.to_owned(), value);
-            }
-        }
+        all.extend(self.limits.arguments());
         all
     }
 }

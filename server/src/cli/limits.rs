@@ -1,0 +1,105 @@
+//! Flags that bound a queue or group, the same for `policy set` and `stream add`.
+//!
+//! Owns: the flags, and what policies and applications call each.
+//! Never: what a limit does.
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+/// What may be bounded; absent is not.
+#[derive(Debug, Args)]
+pub struct LimitFlags {
+    /// How readers share it
+    #[arg(long, value_parser = ["shared", "exclusive", "failover", "key_shared"])]
+    mode: Option<String>,
+    /// The queue goes when unused for so long
+    #[arg(long, value_name = "MS")]
+    expires_ms: Option<u64>,
+    /// Messages end after so long
+    #[arg(long, value_name = "MS")]
+    message_ttl_ms: Option<u64>,
+    /// Messages that may wait
+    #[arg(long, value_name = "COUNT")]
+    messages_max: Option<u64>,
+    /// Bytes of bodies that may wait
+    #[arg(long, value_name = "BYTES")]
+    bytes_max: Option<u64>,
+    /// What happens when no more may wait
+    #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
+    overflow: Option<String>,
+    /// How often a message may come back
+    #[arg(long, value_name = "COUNT")]
+    delivery_limit: Option<u32>,
+    /// Exchange that gets what is dropped
+    #[arg(long, value_name = "EXCHANGE")]
+    dead_letter_exchange: Option<String>,
+    /// ... with this routing key [default: the message's own]
+    #[arg(long, value_name = "KEY", requires = "dead_letter_exchange")]
+    dead_letter_key: Option<String>,
+}
+
+impl LimitFlags {
+    /// As a policy's settings.
+    pub(super) fn settings(&self) -> Map<String, Value> {
+        let given = self.given();
+        given.map(|(name, _, value)| (name, value)).collect()
+    }
+
+    /// As the arguments that an application would write.
+    pub(super) fn arguments(&self) -> Map<String, Value> {
+        let written = |(name, argument, value): (String, &str, Value)| {
+            let value = match (name.as_str(), value.as_str()) {
+                ("overflow", Some("reject")) => Value::from("reject-publish"),
+                ("overflow", Some("reject_and_dead_letter")) => Value::from("reject-publish-dlx"),
+                ("overflow", _) => Value::from("drop-head"),
+                _ => value,
+            };
+            (argument.to_owned(), value)
+        };
+        self.given().map(written).collect()
+    }
+
+    /// Each flag that was given: its name in a policy, its name as an argument, its value.
+    fn given(&self) -> impl Iterator<Item = (String, &'static str, Value)> {
+        fn text(value: &Option<String>) -> Option<Value> {
+            value.clone().map(Value::from)
+        }
+        let all = [
+            ("mode", "x-subscription-mode", text(&self.mode)),
+            ("expires_ms", "x-expires", self.expires_ms.map(Value::from)),
+            (
+                "message_ttl_ms",
+                "x-message-ttl",
+                self.message_ttl_ms.map(Value::from),
+            ),
+            (
+                "messages_max",
+                "x-max-length",
+                self.messages_max.map(Value::from),
+            ),
+            (
+                "bytes_max",
+                "x-max-length-bytes",
+                self.bytes_max.map(Value::from),
+            ),
+            ("overflow", "x-overflow", text(&self.overflow)),
+            (
+                "delivery_limit",
+                "x-delivery-limit",
+                self.delivery_limit.map(Value::from),
+            ),
+            (
+                "dead_letter_exchange",
+                "x-dead-letter-exchange",
+                text(&self.dead_letter_exchange),
+            ),
+            (
+                "dead_letter_key",
+                "x-dead-letter-routing-key",
+                text(&self.dead_letter_key),
+            ),
+        ];
+        let given = all.into_iter();
+        given.filter_map(|(name, argument, value)| Some((name.to_owned(), argument, value?)))
+    }
+}
