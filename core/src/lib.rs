@@ -13,6 +13,7 @@ pub mod error;
 pub mod exchange;
 pub mod gateway;
 pub mod id;
+pub mod index;
 pub mod limits;
 pub mod message;
 pub mod meta;

@@ -149,6 +149,8 @@ pub struct Shard<B> {
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
     pub(crate) verdict_generation: u64,
     pub(crate) unapplied_bytes: usize,
+    /// The state that a checkpoint is being made of.
+    frozen: Option<Vec<u8>>,
     /// Of the policies that streams were last compared with; none since the start.
     policies_seen: Option<u64>,
     blocked: bool,
@@ -204,6 +206,7 @@ impl<B: Place> Shard<B> {
             verdicts: FxHashMap::default(),
             verdict_generation: 0,
             unapplied_bytes: 0,
+            frozen: None,
             policies_seen: None,
             blocked: false,
             no_room: false,

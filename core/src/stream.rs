@@ -58,6 +58,9 @@ pub struct Entry<B> {
     pub no_local: bool,
     /// Bytes of its body.
     pub body_bytes: u32,
+    /// When it came in, by the leader's clock. Not in checkpoints up to version 2.
+    #[serde(skip)]
+    pub stored: UnixMs,
     /// Further numbers of filters that matched.
     pub more_identifiers: Option<Arc<Vec<u32>>>,
 }
@@ -198,13 +201,15 @@ impl<B: Clone> Stream<B> {
     }
 
     /// Where the oldest entry's message is that a checkpoint made now would keep.
-    pub fn oldest(&self) -> Option<&B> {
-        self.entries.front().map(|entry| &entry.body)
+    pub fn oldest(&self) -> Option<B> {
+        self.entries.front().map(|entry| entry.body.clone())
     }
 
     /// The entry at an offset that has not been trimmed.
-    pub fn entry(&self, offset: u64) -> Option<&Entry<B>> {
-        self.entries.get(offset.checked_sub(self.base)? as usize)
+    pub fn entry(&self, offset: u64) -> Option<Entry<B>> {
+        self.entries
+            .get(offset.checked_sub(self.base)? as usize)
+            .cloned()
     }
 
     /// How often an offset was handed out.
@@ -387,19 +392,19 @@ impl<B: Clone> Stream<B> {
     }
 
     /// Offsets, attempts and entries that have not left, in order.
-    pub fn present(&self) -> impl Iterator<Item = (u64, u32, &Entry<B>)> {
+    pub fn present(&self) -> impl Iterator<Item = (u64, u32, Entry<B>)> {
         self.present_from(self.base)
     }
 
     /// The same from an offset on.
-    pub fn present_from(&self, from: u64) -> impl Iterator<Item = (u64, u32, &Entry<B>)> {
+    pub fn present_from(&self, from: u64) -> impl Iterator<Item = (u64, u32, Entry<B>)> {
         let from = from.clamp(self.base, self.end());
         let entries = self.entries.range((from - self.base) as usize..);
         (from..).zip(entries).filter_map(|(offset, entry)| {
             let slot = self.slots.get((offset - self.base) as usize);
             let left =
                 slot.is_some_and(|slot| matches!(slot.state, SlotState::Gone | SlotState::Leaving));
-            (!left).then(|| (offset, slot.map_or(0, |slot| slot.attempts), entry))
+            (!left).then(|| (offset, slot.map_or(0, |slot| slot.attempts), entry.clone()))
         })
     }
 
@@ -452,6 +457,7 @@ mod tests {
                 by_topic: false,
                 no_local: false,
                 body_bytes: 5,
+                stored: UnixMs(0),
                 more_identifiers: None,
             });
         }

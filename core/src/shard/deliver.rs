@@ -81,7 +81,7 @@ impl<B: Place> Shard<B> {
             if !room {
                 break;
             }
-            let Some(entry) = stream.entry(offset).cloned() else {
+            let Some(entry) = stream.entry(offset) else {
                 break;
             };
             // What ended before it could be handed out has its one chance.
@@ -119,7 +119,7 @@ impl<B: Place> Shard<B> {
             {
                 break;
             }
-            let Some(entry) = stream.entry(offset).cloned() else {
+            let Some(entry) = stream.entry(offset) else {
                 break;
             };
             if ended(&entry, now.unix) {

@@ -173,7 +173,7 @@ impl<B: Place> Shard<B> {
         offset: u64,
         bodies: &mut dyn Bodies<B>,
     ) -> Option<(Entry<B>, Arc<Message>)> {
-        let entry = stream.entry(offset).cloned();
+        let entry = stream.entry(offset);
         let over = entry.as_ref().is_some_and(|entry| ended(entry, now.unix));
         // What ended before it could be handed out has its one chance.
         if over && (offset < stream.bounds.seen || !stream.is_queue()) {

@@ -110,7 +110,7 @@ impl<B: Place> Shard<B> {
                     let places: Vec<_> = stream
                         .present_from(from.0)
                         .take(count as usize)
-                        .map(|(offset, tries, entry)| (offset, tries, entry.body.clone()))
+                        .map(|(offset, tries, entry)| (offset, tries, entry.body))
                         .collect();
                     let read = places.iter().filter_map(|(offset, tries, body)| {
                         Some((Offset(*offset), *tries, bodies.fetch(body)?))

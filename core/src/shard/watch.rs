@@ -268,6 +268,7 @@ impl<B: Place> Shard<B> {
             by_topic: true,
             no_local: handed.no_local,
             body_bytes: u32::try_from(message.body.len()).unwrap_or(u32::MAX),
+            stored: clock,
             more_identifiers: None,
         });
         let after = stream.kept();

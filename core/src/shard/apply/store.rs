@@ -55,6 +55,7 @@ impl<B: Place> Shard<B> {
             by_topic: by_topic.is_some(),
             no_local,
             more_identifiers: None,
+            stored: clock,
             body_bytes: u32::try_from(message.body.len()).unwrap_or(u32::MAX),
         };
         for id in streams {

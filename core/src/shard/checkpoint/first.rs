@@ -128,6 +128,7 @@ fn entry(first: FirstEntry) -> Entry<Position> {
         no_local: first.no_local,
         // Not known: such messages count as empty towards a limit of bytes.
         body_bytes: 0,
+        stored: UnixMs(0),
         more_identifiers: None,
     }
 }

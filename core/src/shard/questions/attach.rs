@@ -60,7 +60,7 @@ impl<B: Place> Shard<B> {
         let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
         let mut got = None;
         while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
-            let Some(entry) = stream.entry(offset).cloned() else {
+            let Some(entry) = stream.entry(offset) else {
                 break;
             };
             let Some(message) = bodies.fetch(&entry.body) else {
