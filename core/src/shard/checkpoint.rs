@@ -55,6 +55,13 @@ impl Shard<Position> {
         streams.filter_map(|stream| stream.oldest()).min()
     }
 
+    /// Ranges of the journal between two positions that the state refers to no more, ascending: once there is a
+    /// checkpoint of this state or a later one, nobody reads them again. What is dead stays dead.
+    pub fn dead_ranges(&self, from: Position, to: Position) -> Vec<(Position, Position)> {
+        let end = self.oldest_position().map_or(to, |oldest| oldest.min(to));
+        Vec::from_iter((from < end).then_some((from, end)))
+    }
+
     /// Begins a checkpoint: what it holds is the state as of now, however long [`Shard::copy`] takes.
     pub fn freeze(&mut self) {
         self.frozen = Some(self.checkpoint());
