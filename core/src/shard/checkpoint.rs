@@ -78,7 +78,9 @@ impl Shard<Position> {
         })
     }
 
-    /// The delta copied last is durable: what it no longer names can be used again.
+    /// The delta copied last is durable: blocks that neither it nor the one durable before it names can be used
+    /// again. (Two, because the one before is what is left when the newest proves damaged.) When a delta cannot be
+    /// written this is not called for it: it is kept, and becomes durable together with the next one.
     pub fn written(&mut self) {}
 
     /// Takes the pairs of a checkpoint as the state of a shard just made, whose blocks are in `blocks`.
