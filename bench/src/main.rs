@@ -91,9 +91,15 @@ struct CompareArgs {
     /// Peers to start.
     #[arg(long, value_delimiter = ',', default_value = "mosquitto,rabbitmq")]
     peers: Vec<Peer>,
+    /// Start no peers.
+    #[arg(long, conflicts_with = "peers")]
+    without_peers: bool,
     /// Anabranch's binary; the one beside this program when left out.
     #[arg(long)]
     anabranch: Option<PathBuf>,
+    /// An older binary of Anabranch, measured beside it: what a change made slower or faster.
+    #[arg(long)]
+    earlier: Option<PathBuf>,
     /// Measure the peers alone.
     #[arg(long, conflicts_with = "anabranch")]
     without_anabranch: bool,
@@ -165,7 +171,9 @@ fn compare_command(args: CompareArgs) -> Result<ExitCode, String> {
             args.anabranch.map_or_else(beside_this, Ok)?,
         ));
     }
-    brokers.extend(args.peers.iter().map(|peer| match peer {
+    brokers.extend(args.earlier.map(Broker::Earlier));
+    let peers = args.peers.iter().filter(|_| !args.without_peers);
+    brokers.extend(peers.map(|peer| match peer {
         Peer::Mosquitto => Broker::Mosquitto,
         Peer::Rabbitmq => Broker::RabbitMq,
     }));

@@ -17,15 +17,15 @@ pub const CONFIGURATION: &str = "--dev (anonymous MQTT, AMQP guest/guest), fresh
 const ANY_LOOPBACK_PORT: &str = "127.0.0.1:0";
 const LOG: &str = "anabranch.log";
 
-/// Starts the binary.
+/// Starts the binary under a name of the report.
 ///
 /// # Errors
 /// See [`BrokerError`].
-pub fn start(place: &Place, binary: &Path) -> Result<Running, BrokerError> {
+pub fn start(place: &Place, name: &'static str, binary: &Path) -> Result<Running, BrokerError> {
     if !binary.exists() {
         return Err(BrokerError::NotInstalled(binary.display().to_string()));
     }
-    let mut running = Running::new(place, "anabranch")?;
+    let mut running = Running::new(place, name)?;
     let mut server = Command::new(binary);
     server
         .args(["serve", "--dev", "--data"])

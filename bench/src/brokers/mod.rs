@@ -76,6 +76,8 @@ fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> BrokerError {
 pub enum Broker {
     /// The server of this repository, by the path of its binary.
     Anabranch(PathBuf),
+    /// The same as it was before some change, by the path of an older binary.
+    Earlier(PathBuf),
     /// Eclipse Mosquitto as Debian ships it.
     Mosquitto,
     /// RabbitMQ as Debian ships it.
@@ -87,6 +89,7 @@ impl Broker {
     pub fn name(&self) -> &'static str {
         match self {
             Broker::Anabranch(_) => "anabranch",
+            Broker::Earlier(_) => "earlier",
             Broker::Mosquitto => "mosquitto",
             Broker::RabbitMq => "rabbitmq",
         }
@@ -95,7 +98,7 @@ impl Broker {
     /// What it is known to lack; rows that need it are left out.
     pub fn lacks(&self) -> &'static [Feature] {
         match self {
-            Broker::Anabranch(_) => &[],
+            Broker::Anabranch(_) | Broker::Earlier(_) => &[],
             Broker::Mosquitto => mosquitto::LACKS,
             Broker::RabbitMq => rabbitmq::LACKS,
         }
@@ -107,7 +110,9 @@ impl Broker {
     /// See [`BrokerError`].
     pub fn start(&self, place: &Place) -> Result<Running, BrokerError> {
         let mut running = match self {
-            Broker::Anabranch(binary) => anabranch::start(place, binary),
+            Broker::Anabranch(binary) | Broker::Earlier(binary) => {
+                anabranch::start(place, self.name(), binary)
+            }
             Broker::Mosquitto => mosquitto::start(place),
             Broker::RabbitMq => rabbitmq::start(place),
         }?;
@@ -118,7 +123,7 @@ impl Broker {
     /// Its version, as it tells it.
     pub fn version(&self) -> Option<String> {
         match self {
-            Broker::Anabranch(binary) => anabranch::version(binary),
+            Broker::Anabranch(binary) | Broker::Earlier(binary) => anabranch::version(binary),
             Broker::Mosquitto => mosquitto::version(),
             Broker::RabbitMq => rabbitmq::version(),
         }
@@ -127,7 +132,7 @@ impl Broker {
     /// How it is configured where that differs from its own defaults.
     pub fn configuration(&self) -> &'static str {
         match self {
-            Broker::Anabranch(_) => anabranch::CONFIGURATION,
+            Broker::Anabranch(_) | Broker::Earlier(_) => anabranch::CONFIGURATION,
             Broker::Mosquitto => mosquitto::CONFIGURATION,
             Broker::RabbitMq => rabbitmq::CONFIGURATION,
         }
