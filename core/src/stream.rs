@@ -2,39 +2,49 @@
 //!
 //! An offset is in one of five states: *waiting* (never handed out, at or above the cursor), *ready*
 //! (released, or set aside until someone may receive it), *held* by a consumer, *leaving* (settled, the
-//! journal does not know yet) or *gone*. The front is trimmed as far as it is gone. A session's offset can also be
+//! journal does not know yet) or *gone*. Entries lie in chunks of consecutive offsets (`stream/chunk.rs`); one of which
+//! everything is gone is dropped, wherever it lies. A session's offset can also be
 //! *received* (`stream/owed.rs`): its peer has the message and only the rest of its settlement is owed. Which
 //! consumer holds what is the leader's memory; entries, what is gone or received and the cursor come back from
 //! the journal.
 //!
 //! Owns: offsets and their states, and the counters that go with them.
 //! Never: chooses a consumer (`dispatch.rs`), encodes a record.
-//! Next: `stream/kind.rs` (whose it is), `stream/counts.rs`, `stream/keyed.rs` (what a key-shared stream knows beside),
+//! Next: `stream/states.rs` (how an offset's state changes), `stream/kind.rs` (whose it is), `stream/counts.rs`, `stream/keyed.rs` (what a key-shared stream knows beside),
 //! `stream/saved.rs`.
 //!
 //! `B` says where a message is: `Arc<Message>` in a volatile shard, `Position` in a journalled one.
 
+mod bits;
 mod bounds;
+mod chunk;
 mod counts;
 mod filters;
 mod keyed;
 mod kind;
 mod modes;
+mod offsets;
 mod owed;
 mod saved;
+mod slots;
+mod states;
 
+pub use bits::CHUNK_OFFSETS;
 pub use bounds::{Bounds, Ranges, extend};
 pub use counts::{Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
 pub use kind::{Group, Kind, Session};
 pub use saved::SavedStream;
+pub use slots::SlotState;
 
-use crate::id::{Offset, StreamId, UnixMs, VhostId};
+use chunk::{Chunks, place};
+use offsets::Offsets;
+
+use crate::id::{StreamId, UnixMs, VhostId};
 use crate::limits::{Mode, StreamLimits};
 use crate::message::Quality;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A reference to a message, with what dispatch needs without reading it.
@@ -65,28 +75,6 @@ pub struct Entry<B> {
     pub more_identifiers: Option<Arc<Vec<u32>>>,
 }
 
-/// What a handed-out offset is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotState {
-    /// In `returned` or `aside`.
-    Ready,
-    /// With the consumer of this number.
-    Held(u32),
-    /// Settled; its record is on the way.
-    Leaving,
-    /// Nothing is there any more.
-    Gone,
-}
-
-/// Soft state of an offset below the cursor.
-#[derive(Clone, Copy, Debug)]
-pub struct Slot {
-    /// What it is doing.
-    pub state: SlotState,
-    /// How often it was handed out.
-    pub attempts: u32,
-}
-
 /// A stream. See the module's text for the states of an offset.
 #[derive(Debug)]
 pub struct Stream<B> {
@@ -106,14 +94,21 @@ pub struct Stream<B> {
     pub keyed: Option<Box<Keyed>>,
     /// Counts.
     pub tally: Tally,
+    /// The lowest offset that is not gone; the end when all are.
     base: u64,
-    entries: VecDeque<Entry<B>>,
-    slots: VecDeque<Slot>,
-    returned: BTreeSet<u64>,
-    aside: BTreeSet<u64>,
+    /// First offset never handed out.
+    cursor: u64,
+    /// First offset not yet put in.
+    end: u64,
+    chunks: Chunks<B>,
+    /// Handed out or passed by, and can go out now.
+    returned: Offsets,
+    /// Nobody attached may receive them now.
+    aside: Offsets,
     owed: Option<Box<owed::Owed>>,
     held: u64,
-    gone: u64,
+    /// Entries that are not gone.
+    kept: u64,
     bytes: u64,
     kept_bytes: u64,
     /// Bytes of bodies of what is ready.
@@ -140,13 +135,14 @@ impl<B: Clone> Stream<B> {
             keyed,
             tally: Tally::default(),
             base: 0,
-            entries: VecDeque::new(),
-            slots: VecDeque::new(),
-            returned: BTreeSet::new(),
-            aside: BTreeSet::new(),
+            cursor: 0,
+            end: 0,
+            chunks: Chunks::default(),
+            returned: Offsets::default(),
+            aside: Offsets::default(),
             owed: None,
             held: 0,
-            gone: 0,
+            kept: 0,
             bytes: 0,
             kept_bytes: 0,
             ready_bytes: 0,
@@ -158,12 +154,12 @@ impl<B: Clone> Stream<B> {
 
     /// First offset never handed out.
     pub fn cursor(&self) -> u64 {
-        self.base + self.slots.len() as u64
+        self.cursor
     }
 
     /// First offset not yet put in.
     pub fn end(&self) -> u64 {
-        self.base + self.entries.len() as u64
+        self.end
     }
 
     /// Puts an entry in at the end.
@@ -171,8 +167,10 @@ impl<B: Clone> Stream<B> {
         self.bytes += u64::from(entry.cost_bytes);
         self.kept_bytes += u64::from(entry.cost_bytes);
         self.ready_bytes += u64::from(entry.body_bytes);
+        self.kept += 1;
         self.tally.published += 1;
-        self.entries.push_back(entry);
+        self.chunks.push(self.end, entry);
+        self.end += 1;
     }
 
     /// The lowest offset that can go out now.
@@ -185,190 +183,34 @@ impl<B: Clone> Stream<B> {
     }
 
     fn next_returned(&self) -> Option<u64> {
-        let cursor = self.cursor();
         match self.returned.first() {
-            Some(first) => Some(*first),
-            None => (cursor < self.end()).then_some(cursor),
+            Some(first) => Some(first),
+            None => (self.cursor < self.end).then_some(self.cursor),
         }
     }
 
     /// Whether something can go out.
     pub fn has_next(&self) -> bool {
         !self.returned.is_empty()
-            || self.cursor() < self.end()
+            || self.cursor < self.end
             || self.parked() > 0
             || self.owed_ready() > 0
     }
 
     /// Where the oldest entry's message is that a checkpoint made now would keep.
     pub fn oldest(&self) -> Option<B> {
-        self.entries.front().map(|entry| entry.body.clone())
+        self.entry(self.base).map(|entry| entry.body)
     }
 
-    /// The entry at an offset that has not been trimmed.
+    /// The entry at an offset that is not gone.
     pub fn entry(&self, offset: u64) -> Option<Entry<B>> {
-        self.entries
-            .get(offset.checked_sub(self.base)? as usize)
-            .cloned()
+        let (number, at) = place(offset);
+        self.chunks.get(number)?.entry(at)
     }
 
     /// How often an offset was handed out.
     pub fn attempts(&self, offset: u64) -> u32 {
-        offset
-            .checked_sub(self.base)
-            .and_then(|at| self.slots.get(at as usize))
-            .map_or(0, |slot| slot.attempts)
-    }
-
-    fn slot(&mut self, offset: u64) -> Option<&mut Slot> {
-        self.slots.get_mut(offset.checked_sub(self.base)? as usize)
-    }
-
-    /// Moves the cursor up to and past `offset`; what lies between becomes ready.
-    fn reach(&mut self, offset: u64) {
-        while self.cursor() <= offset {
-            let at = self.cursor();
-            self.slots.push_back(Slot {
-                state: SlotState::Ready,
-                attempts: 0,
-            });
-            if at < offset {
-                self.returned.insert(at);
-            }
-        }
-        self.returned.remove(&offset);
-        self.aside.remove(&offset);
-        self.owe_elsewhere(offset);
-    }
-
-    /// Hands an offset out to the consumer of this number; says which attempt it is.
-    pub fn hold(&mut self, offset: u64, holder: u32) -> u32 {
-        self.reach(offset);
-        if let Some(keyed) = self.keyed.as_deref_mut() {
-            keyed.hold(offset, holder);
-        }
-        self.held += 1;
-        self.tally.delivered += 1;
-        self.ready_bytes -= self.body_bytes(offset);
-        self.slot(offset).map_or(1, |slot| {
-            slot.state = SlotState::Held(holder);
-            slot.attempts = slot.attempts.saturating_add(1);
-            slot.attempts
-        })
-    }
-
-    /// Sets an offset aside: nobody attached may receive it now.
-    pub fn set_aside(&mut self, offset: u64) {
-        self.reach(offset);
-        if let Some(keyed) = self.keyed.as_deref_mut() {
-            keyed.forget(offset);
-        }
-        self.aside.insert(offset);
-    }
-
-    /// What was set aside is tried again.
-    pub fn recall_aside(&mut self) {
-        self.returned.append(&mut self.aside);
-    }
-
-    /// Whether this consumer holds this offset.
-    pub fn is_held_by(&self, offset: u64, holder: u32) -> bool {
-        let at = offset.checked_sub(self.base);
-        at.and_then(|at| self.slots.get(at as usize))
-            .is_some_and(|slot| slot.state == SlotState::Held(holder))
-    }
-
-    /// Back to its place.
-    pub fn release(&mut self, offset: u64) {
-        if let Some(slot) = self.slot(offset)
-            && let SlotState::Held(holder) = slot.state
-        {
-            slot.state = SlotState::Ready;
-            self.held -= 1;
-            let keyed = self.keyed.as_deref_mut();
-            let waits = keyed.is_some_and(|keyed| keyed.release(offset, holder));
-            self.ready_bytes += self.body_bytes(offset);
-            if !waits && !self.owe_again(offset) {
-                self.returned.insert(offset);
-            }
-        }
-    }
-
-    /// Everything this consumer holds goes back, in order. Returns how much.
-    pub fn release_all(&mut self, holder: u32) -> u64 {
-        let mut released = 0;
-        for at in 0..self.slots.len() {
-            if self.slots[at].state == SlotState::Held(holder) {
-                self.release(self.base + at as u64);
-                released += 1;
-            }
-        }
-        released
-    }
-
-    /// Settled: nobody gets it any more, but it is not gone before the journal knows.
-    pub fn leave(&mut self, offset: u64) {
-        self.finish(offset, SlotState::Leaving);
-    }
-
-    /// Gone for good; the front is trimmed.
-    pub fn remove(&mut self, offset: u64) {
-        self.finish(offset, SlotState::Gone);
-        self.trim();
-    }
-
-    fn finish(&mut self, offset: u64, state: SlotState) {
-        if offset < self.base || offset >= self.end() {
-            return;
-        }
-        self.reach(offset);
-        let Some(slot) = self.slot(offset) else {
-            return;
-        };
-        let before = std::mem::replace(&mut slot.state, state);
-        if matches!(before, SlotState::Gone) {
-            slot.state = SlotState::Gone;
-            return;
-        }
-        match before {
-            SlotState::Held(_) => self.held -= 1,
-            SlotState::Ready => self.ready_bytes -= self.body_bytes(offset),
-            SlotState::Leaving | SlotState::Gone => {}
-        }
-        if let Some(keyed) = self.keyed.as_deref_mut() {
-            match before {
-                SlotState::Held(holder) => keyed.leave(offset, holder),
-                SlotState::Ready => keyed.forget(offset),
-                SlotState::Leaving | SlotState::Gone => {}
-            }
-        }
-        let cost = self.entry(offset).map_or(0, |entry| entry.cost_bytes);
-        if state == SlotState::Gone {
-            self.gone += 1;
-            self.kept_bytes -= u64::from(cost);
-            self.owe_no_more(offset);
-        }
-        if !matches!(before, SlotState::Leaving) {
-            self.bytes -= u64::from(cost);
-        }
-    }
-
-    fn trim(&mut self) {
-        while self
-            .slots
-            .front()
-            .is_some_and(|slot| slot.state == SlotState::Gone)
-        {
-            self.slots.pop_front();
-            self.entries.pop_front();
-            self.base += 1;
-            self.gone -= 1;
-        }
-        // A burst leaves room behind; an idle stream should not keep it.
-        if self.entries.is_empty() && self.entries.capacity() > 1024 {
-            self.entries = VecDeque::new();
-            self.slots = VecDeque::new();
-        }
+        self.slot(offset).map_or(0, |slot| slot.attempts)
     }
 
     /// Settles everything that can go out, so that nobody gets it any more; returns the ranges.
@@ -379,18 +221,6 @@ impl<B: Clone> Stream<B> {
         ranges
     }
 
-    /// Removes ranges; returns how many messages had not left before.
-    pub fn remove_ranges(&mut self, ranges: &[(Offset, Offset)]) -> u64 {
-        let before = self.entries.len() as u64 - self.gone;
-        for (first, last) in ranges {
-            for offset in first.0.max(self.base)..=last.0.min(self.end().saturating_sub(1)) {
-                self.finish(offset, SlotState::Gone);
-            }
-        }
-        self.trim();
-        before - (self.entries.len() as u64 - self.gone)
-    }
-
     /// Offsets, attempts and entries that have not left, in order.
     pub fn present(&self) -> impl Iterator<Item = (u64, u32, Entry<B>)> {
         self.present_from(self.base)
@@ -398,46 +228,28 @@ impl<B: Clone> Stream<B> {
 
     /// The same from an offset on.
     pub fn present_from(&self, from: u64) -> impl Iterator<Item = (u64, u32, Entry<B>)> {
-        let from = from.clamp(self.base, self.end());
-        let entries = self.entries.range((from - self.base) as usize..);
-        (from..).zip(entries).filter_map(|(offset, entry)| {
-            let slot = self.slots.get((offset - self.base) as usize);
-            let left =
-                slot.is_some_and(|slot| matches!(slot.state, SlotState::Gone | SlotState::Leaving));
-            (!left).then(|| (offset, slot.map_or(0, |slot| slot.attempts), entry.clone()))
+        self.kept_from(from).filter_map(|offset| {
+            let left = self.state(offset) == Some(SlotState::Leaving);
+            let entry = (!left).then(|| self.entry(offset)).flatten()?;
+            Some((offset, self.attempts(offset), entry))
         })
     }
 
     /// First offset that is waiting and asks for no settlement, from `from` on: such a one may pass those
     /// that wait for credit.
     pub fn next_unsettled_free(&self, from: u64) -> Option<u64> {
-        let start = from.max(self.cursor());
-        (start..self.end()).find(|offset| {
+        let start = from.max(self.cursor);
+        (start..self.end).find(|offset| {
             self.entry(*offset)
                 .is_some_and(|entry| entry.quality == Quality::AtMostOnce)
         })
     }
 }
 
-impl<B: Clone> Stream<B> {
-    /// Everything below `until` was handed out at least once (told by the journal).
-    pub fn reach_delivered(&mut self, until: u64) {
-        let until = until.min(self.end());
-        self.cursor_known = self.cursor_known.max(until);
-        while self.cursor() < until {
-            let offset = self.cursor();
-            self.slots.push_back(Slot {
-                state: SlotState::Ready,
-                attempts: 1,
-            });
-            self.returned.insert(offset);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::Offset;
 
     pub(super) fn stream(messages: u64) -> Stream<u64> {
         let mut stream = Stream::new(

@@ -40,7 +40,7 @@ impl<B: Clone> Stream<B> {
 
     /// The lowest ready offset, also when nobody may receive it now.
     pub fn oldest_ready(&self) -> Option<u64> {
-        let aside = self.aside.first().copied();
+        let aside = self.aside.first();
         match (self.next(), aside) {
             (Some(next), Some(aside)) => Some(next.min(aside)),
             (next, aside) => next.or(aside),
@@ -49,11 +49,9 @@ impl<B: Clone> Stream<B> {
 
     /// Whether a message is there and with nobody.
     pub fn is_ready(&self, offset: u64) -> bool {
-        let at = offset.checked_sub(self.base);
-        let slot = at.and_then(|at| self.slots.get(at as usize));
-        match slot {
-            Some(slot) => slot.state == SlotState::Ready,
-            None => (self.cursor()..self.end()).contains(&offset),
+        match self.state(offset) {
+            Some(state) => state == SlotState::Ready,
+            None => (self.cursor..self.end).contains(&offset),
         }
     }
 
@@ -106,37 +104,51 @@ impl<B: Clone> Stream<B> {
 
     /// Everything handed out from an offset on goes back to its place; names the holder of each.
     pub fn take_back(&mut self, from: u64) -> Vec<u32> {
-        let first = from.saturating_sub(self.base) as usize;
-        let mut holders = Vec::new();
-        for at in first..self.slots.len() {
-            if let SlotState::Held(holder) = self.slots[at].state {
-                self.release(self.base + at as u64);
-                holders.push(holder);
-            }
-        }
-        holders
+        let held = self.listed(from).filter_map(|(offset, state)| match state {
+            SlotState::Held(holder) => Some((offset, holder)),
+            SlotState::Ready | SlotState::Leaving | SlotState::Gone => None,
+        });
+        let held: Vec<(u64, u32)> = held.collect();
+        held.iter().for_each(|(offset, _)| self.release(*offset));
+        held.into_iter().map(|(_, holder)| holder).collect()
+    }
+
+    /// Offsets from `from` on that are held, leaving or were so, with what they are doing, in order.
+    pub(super) fn listed(&self, from: u64) -> impl Iterator<Item = (u64, SlotState)> {
+        let all = self.chunks.from(from).flat_map(|chunk| {
+            let listed = chunk.slots.listed();
+            let kept = listed.filter(|(at, _)| !chunk.gone.has(*at));
+            kept.map(|(at, state)| (chunk.start() + at as u64, state))
+        });
+        all.filter(move |(offset, _)| *offset >= from)
     }
 
     /// Offsets this consumer holds, in order.
     pub fn held_by(&self, holder: u32) -> Vec<u64> {
-        let slots = (self.base..).zip(&self.slots);
-        let held = slots.filter(|(_, slot)| slot.state == SlotState::Held(holder));
+        let held = self.listed(self.base);
+        let held = held.filter(|(_, state)| *state == SlotState::Held(holder));
         held.map(|(offset, _)| offset).collect()
     }
 
     /// Offsets that were handed out and are not gone, settled or not, in order.
     pub fn out_offsets(&self) -> Vec<Offset> {
-        let slots = (self.base..).zip(&self.slots);
-        let out =
-            slots.filter(|(_, slot)| matches!(slot.state, SlotState::Held(_) | SlotState::Leaving));
+        let out = self
+            .listed(self.base)
+            .filter(|(_, state)| matches!(state, SlotState::Held(_) | SlotState::Leaving));
         out.map(|(offset, _)| Offset(offset)).collect()
     }
 
     /// Offsets that are not gone, in order: the same on every replica.
     pub fn kept_offsets(&self) -> impl Iterator<Item = u64> {
-        (self.base..self.end()).filter(|offset| {
-            let slot = self.slots.get((offset - self.base) as usize);
-            slot.is_none_or(|slot| slot.state != SlotState::Gone)
+        self.kept_from(self.base)
+    }
+
+    /// The same from an offset on.
+    pub(super) fn kept_from(&self, from: u64) -> impl Iterator<Item = u64> {
+        let end = self.end;
+        self.chunks.from(from).flat_map(move |chunk| {
+            let kept = chunk.kept(chunk.below(from), chunk.below(end));
+            kept.map(|at| chunk.start() + at as u64)
         })
     }
 }

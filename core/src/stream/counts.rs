@@ -4,7 +4,7 @@
 //! Never: changes a counter (`stream.rs` does, with the states of offsets).
 //! Next: `shard/room.rs`, which adds streams up.
 
-use super::Stream;
+use super::{Stream, place};
 use serde::{Deserialize, Serialize};
 
 /// How much a stream, or all of a kind, keeps.
@@ -44,8 +44,8 @@ pub struct Tally {
 impl<B: Clone> Stream<B> {
     /// Messages waiting or ready.
     pub fn ready(&self) -> u64 {
-        let back = self.returned.len() + self.aside.len() + self.parked();
-        self.end() - self.cursor() + back as u64
+        let back = self.returned.len() + self.aside.len();
+        self.end - self.cursor + back + self.parked() as u64
     }
 
     /// Messages handed out, not settled.
@@ -67,13 +67,14 @@ impl<B: Clone> Stream<B> {
     /// [`Stream::bytes`], which the leader knows earlier.
     pub fn kept(&self) -> Volume {
         Volume {
-            entries: self.entries.len() as u64 - self.gone,
+            entries: self.kept,
             bytes: self.kept_bytes,
         }
     }
 
     pub(super) fn body_bytes(&self, offset: u64) -> u64 {
-        self.entry(offset)
-            .map_or(0, |entry| u64::from(entry.body_bytes))
+        let (number, at) = place(offset);
+        let chunk = self.chunks.get(number);
+        chunk.map_or(0, |chunk| chunk.weight(at).1)
     }
 }

@@ -15,7 +15,8 @@ impl<B: Clone> Stream<B> {
         }
         self.limits.mode = mode;
         if let Some(keyed) = self.keyed.take() {
-            self.returned.extend(keyed.into_waiting());
+            let waiting = keyed.into_waiting();
+            waiting.for_each(|offset| self.returned.insert(offset));
         }
         // Somebody else may be served now who may receive what was set aside.
         self.recall_aside();
@@ -23,12 +24,13 @@ impl<B: Clone> Stream<B> {
             Mode::Shared | Mode::Failover => Vec::new(),
             Mode::Exclusive => self.readers.surplus(),
             Mode::KeyShared => {
-                let slots = (self.base..).zip(&self.slots);
-                let held = slots.filter_map(|(offset, slot)| match slot.state {
+                let held = self.listed(self.base);
+                let held = held.filter_map(|(offset, state)| match state {
                     SlotState::Held(by) => Some((offset, by)),
                     SlotState::Ready | SlotState::Leaving | SlotState::Gone => None,
                 });
-                self.keyed = Some(Box::new(Keyed::new(held)));
+                let keyed = Keyed::new(held);
+                self.keyed = Some(Box::new(keyed));
                 Vec::new()
             }
         }
@@ -57,10 +59,12 @@ impl<B: Clone> Stream<B> {
     /// when something goes back whose key is not known, or that could not be handed out before: then what waits
     /// behind it is looked at once more.
     pub fn order_unseen(&mut self) {
-        if let Some(&first) = self.returned.first()
+        if let Some(first) = self.returned.first()
             && let Some(keyed) = self.keyed.as_deref_mut()
         {
-            self.returned.extend(keyed.forget_behind(first));
+            for offset in keyed.forget_behind(first) {
+                self.returned.insert(offset);
+            }
         }
     }
 }

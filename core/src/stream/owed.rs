@@ -25,17 +25,14 @@ impl<B: Clone> Stream<B> {
         }
         // The journal may know of this before it knows that the offset was handed out.
         self.reach_delivered(offset + 1);
-        let Some(state) = self.slot(offset).map(|slot| slot.state) else {
+        let Some(state) = self.slot(offset).map(|slot| slot.state()) else {
             return;
         };
-        if state == SlotState::Gone {
-            return;
-        }
         let owed = self.owed.get_or_insert_default();
         owed.received.insert(offset);
         if state == SlotState::Ready {
-            self.returned.remove(&offset);
-            self.aside.remove(&offset);
+            self.returned.remove(offset);
+            self.aside.remove(offset);
             owed.ready.insert(offset);
         }
     }

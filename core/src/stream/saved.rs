@@ -4,8 +4,8 @@
 //! Never: encodes it (`shard/checkpoint.rs`).
 //! Next: `shard/checkpoint/first.rs`, the form before.
 
-use super::{Entry, Group, Kind, Session, SlotState, Stream, Tally};
-use crate::id::{StreamId, VhostId};
+use super::{Entry, Group, Kind, Session, Stream, Tally};
+use crate::id::{Offset, StreamId, VhostId};
 use crate::limits::StreamLimits;
 use crate::record::AsJson;
 use serde::{Deserialize, Serialize};
@@ -33,12 +33,17 @@ impl<B: Clone> Stream<B> {
     /// may not be in the journal.
     pub fn save(&self) -> SavedStream<B> {
         let mut gone: Vec<(u64, u64)> = Vec::new();
-        for (at, slot) in self.slots.iter().enumerate() {
-            if slot.state == SlotState::Gone {
-                let offset = self.base + at as u64;
-                match gone.last_mut() {
-                    Some((_, last)) if *last + 1 == offset => *last = offset,
-                    _ => gone.push((offset, offset)),
+        let mut entries: Vec<Entry<B>> = Vec::new();
+        for offset in self.base..self.end {
+            match self.entry(offset) {
+                Some(entry) => entries.push(entry),
+                None => {
+                    // Something has to stand in its place.
+                    entries.extend(entries.first().cloned());
+                    match gone.last_mut() {
+                        Some((_, last)) if *last + 1 == offset => *last = offset,
+                        _ => gone.push((offset, offset)),
+                    }
                 }
             }
         }
@@ -52,7 +57,7 @@ impl<B: Clone> Stream<B> {
             tally: self.tally,
             base: self.base,
             cursor: self.cursor_known.max(self.base),
-            entries: self.entries.iter().cloned().collect(),
+            entries,
             gone,
             received: self.received(),
         }
@@ -67,24 +72,16 @@ impl<B: Clone> Stream<B> {
         };
         let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits.0);
         stream.name = saved.name;
-        stream.base = saved.base;
-        stream.bytes = saved
+        (stream.base, stream.cursor, stream.end) = (saved.base, saved.base, saved.base);
+        saved
             .entries
-            .iter()
-            .map(|entry| u64::from(entry.cost_bytes))
-            .sum();
-        stream.kept_bytes = stream.bytes;
-        let bodies = saved.entries.iter();
-        stream.ready_bytes = bodies.map(|entry| u64::from(entry.body_bytes)).sum();
-        stream.entries = saved.entries.into();
+            .into_iter()
+            .for_each(|entry| stream.push(entry));
         stream.tally = saved.tally;
         stream.reach_delivered(saved.cursor);
         for (first, last) in saved.gone {
-            for offset in first..=last.min(stream.end().saturating_sub(1)) {
-                stream.finish(offset, SlotState::Gone);
-            }
+            stream.remove_ranges(&[(Offset(first), Offset(last))]);
         }
-        stream.trim();
         for offset in saved.received {
             stream.receive(offset);
         }
