@@ -272,6 +272,11 @@ impl Head {
     pub(crate) fn logical_len(&self) -> u64 {
         logical_len(self.payload_len) as u64
     }
+
+    /// Bytes that it takes in its file, envelope and padding included.
+    pub(crate) fn stored_len(&self) -> u64 {
+        ENVELOPE_BYTES as u64 + self.logical_len()
+    }
 }
 
 /// Decodes one frame from bytes that nobody vouches for; for fuzzing and for tools.

@@ -13,6 +13,8 @@ mod evidence;
 mod files;
 pub mod frame;
 mod gather;
+mod inventory;
+mod keeper;
 pub mod meta;
 mod placement;
 mod queue;
@@ -21,6 +23,7 @@ mod recovery;
 mod segment;
 mod spares;
 mod stats;
+mod table;
 mod tail;
 mod window;
 mod writer;
@@ -37,7 +40,6 @@ use anabranch_core::id::{LogIndex, Position};
 use placement::Shared;
 use queue::{Queue, Running};
 use recovery::{Told, recover};
-use segment::segment_path;
 use stats::Health;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +123,7 @@ impl Journal {
             segment_bytes: told.segment_bytes,
             background: options.writer == WriterMode::Thread,
             health: health.clone(),
+            missing_tables: found.missing_tables,
         });
         let running = queue::start("journal-writer", queue.clone(), writer, options.writer)
             .map_err(OpenError::io(dir))?;
@@ -270,14 +273,12 @@ impl Journal {
         {
             return Err(WriteError::OutOfRange(through));
         }
-        let mut paths = Vec::new();
+        let mut bases = Vec::new();
         while shared.segments.len() > 1 && shared.segments[0].end_index().0 <= through.0 + 1 {
-            if let Some(gone) = shared.segments.pop_front() {
-                paths.push(segment_path(&self.inner.dir, gone.base));
-            }
+            bases.extend(shared.segments.pop_front().map(|gone| gone.base));
         }
-        let count = paths.len();
-        self.inner.queue.push([Op::Release(paths), Op::Done(done)]);
+        let count = bases.len();
+        self.inner.queue.push([Op::Release(bases), Op::Done(done)]);
         Ok(count)
     }
 

@@ -5,14 +5,14 @@
 //! disk what is decided here).
 
 use super::error::WriteError;
-use super::frame::{Frame, MAX_PAYLOAD_BYTES};
+use super::frame::{ENVELOPE_BYTES, Frame, MAX_PAYLOAD_BYTES};
 use super::meta::{FrameId, Meta};
-use super::segment::{FileSlot, Segment, capacity_for, grown_capacity, segment_path};
+use super::segment::{FileSlot, FrameTable, Segment, capacity_for, grown_capacity, segment_path};
 use super::tail::Tail;
 use super::writer::{Cut, Op};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a journal knows of its frames.
 pub(super) struct Shared {
@@ -25,6 +25,27 @@ pub(super) struct Shared {
     /// First log index not applied yet.
     pub(super) applied_end: u64,
     pub(super) committed: LogIndex,
+}
+
+/// A segment that is full: what its side file will say beside what the writer knows.
+pub(crate) struct Sealed {
+    pub(super) base: Position,
+    pub(super) first_index: LogIndex,
+    pub(super) capacity_bytes: u64,
+    pub(super) frames: FrameTable,
+    pub(super) committed: LogIndex,
+}
+
+impl Sealed {
+    fn of(segment: &Segment, committed: LogIndex) -> Self {
+        Self {
+            base: segment.base,
+            first_index: segment.first_index,
+            capacity_bytes: segment.capacity_bytes,
+            frames: segment.table().clone(),
+            committed,
+        }
+    }
 }
 
 impl Shared {
@@ -52,18 +73,23 @@ impl Shared {
     /// Gives the frame its place; returns the step to a new segment when one is needed first.
     pub(super) fn place(&mut self, frame: &Frame, segment_bytes: u64) -> Option<Op> {
         let logical = frame.logical_len();
+        let stored = logical + ENVELOPE_BYTES as u64;
         let mut roll = None;
         if !self
             .segments
             .back()
-            .is_some_and(|segment| segment.fits(logical))
+            .is_some_and(|segment| segment.fits(logical, stored))
         {
             let before = self.segments.back().map_or(0, |last| last.capacity_bytes);
-            let capacity_bytes = capacity_for(grown_capacity(before, segment_bytes), logical);
+            let capacity_bytes = capacity_for(grown_capacity(before, segment_bytes), stored);
             // A segment without a frame gives its name to the larger one.
-            if self.segments.back().is_some_and(Segment::is_empty) {
+            let sealed = if self.segments.back().is_some_and(Segment::is_empty) {
                 self.segments.pop_back();
-            }
+                None
+            } else {
+                let full = self.segments.back();
+                full.map(|full| Sealed::of(full, self.committed))
+            };
             let slot = FileSlot::default();
             self.segments.push_back(Segment::new(
                 self.end,
@@ -78,10 +104,11 @@ impl Shared {
                 prev_term: self.last.map_or(Term(0), |last| last.term),
                 capacity_bytes,
                 slot,
+                sealed,
             });
         }
         if let Some(segment) = self.segments.back_mut() {
-            segment.push(logical);
+            segment.push(logical, stored);
         }
         self.tail.push(self.end, frame.clone());
         self.last = Some(FrameId {
@@ -128,7 +155,8 @@ impl Shared {
         if from < first.0 || from < self.applied_end {
             return Err(WriteError::OutOfRange(LogIndex(from)));
         }
-        let mut dropped = Vec::new();
+        let mut dropped: Vec<PathBuf> = Vec::new();
+        let mut forgotten = Vec::new();
         while self.segments.len() > 1
             && self
                 .segments
@@ -137,12 +165,14 @@ impl Shared {
         {
             if let Some(gone) = self.segments.pop_back() {
                 dropped.insert(0, segment_path(dir, gone.base));
+                forgotten.push(gone.base);
             }
         }
         let Some(segment) = self.segments.back_mut() else {
             return Err(WriteError::OutOfRange(LogIndex(from)));
         };
         segment.truncate_from(from);
+        forgotten.push(segment.base);
         self.tail.truncate_from(from);
         self.end = segment.end();
         self.next_index = LogIndex(from);
@@ -164,6 +194,7 @@ impl Shared {
                 .and_then(|keep| segment.frame_at(keep))
                 .map(|(_, offset)| offset),
             dropped,
+            forgotten,
         })
     }
 }

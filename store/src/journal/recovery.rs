@@ -7,17 +7,22 @@
 //! is corruption: nothing is changed and the journal is not opened. (A later whole frame alone
 //! proves nothing: a crash keeps any sectors of a batch that was never synced. For the same reason
 //! a frame's `committed` proves nothing about this replica's disk: a quorum of others may have
-//! committed what was never synced here.) Read next: [`super::writer`], [`super::frame`].
+//! committed what was never synced here.)
+//!
+//! A sealed segment below the checkpoint is not read when its side file is sound and joins the
+//! segment behind it: opening takes a look at each file, and reads what follows the checkpoint. Read
+//! next: [`super::inventory`] (the files), [`super::frame`], [`super::table`].
 
 use super::error::OpenError;
 use super::evidence::{is_cut, proof_of_sync, search};
 use super::files::{drop_tail, install_segment};
 use super::frame::{FrameFault, HEAD_BYTES, Head, decode_head};
+use super::inventory::{Inventory, SegmentAt, corrupt};
 use super::meta::{FrameId, Meta, MetaFile};
 use super::segment::{
-    FileSlot, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, first_capacity, parse_segment_name,
-    salt_of, segment_path,
+    SEGMENT_HEADER_BYTES, Segment, SegmentHeader, filled, first_capacity, salt_of, segment_path,
 };
+use super::table::{SideTable, read_table};
 use super::window::Window;
 use super::writer::Current;
 use crate::disk::{Disk, DiskFile};
@@ -40,6 +45,8 @@ pub(crate) struct Recovered {
     pub(crate) committed: LogIndex,
     /// Bytes of a torn tail were dropped.
     pub(crate) cut: bool,
+    /// Side files that sealed segments lack, or whose were of no use.
+    pub(crate) missing_tables: Vec<SideTable>,
 }
 
 /// What recovery is told.
@@ -62,6 +69,32 @@ pub(super) struct Expect {
     pub(super) committed: u64,
 }
 
+impl Expect {
+    /// Goes on behind a segment whose side file is believed.
+    fn skip(&mut self, table: &SideTable) {
+        self.index += table.frames.places.len() as u64;
+        self.term = table.last_term.0;
+        self.chain = table.chain;
+        self.position += table.frames.len;
+        self.committed = self.committed.max(table.committed.0);
+    }
+
+    /// The side file of a segment that was just read to its end.
+    fn table_of(&self, read: &Scanned) -> SideTable {
+        SideTable {
+            salt: read.header.salt,
+            chain: self.chain,
+            base: read.header.base,
+            first_index: read.header.first_index,
+            last_term: Term(self.term),
+            committed: LogIndex(self.committed),
+            capacity_bytes: read.header.capacity_bytes,
+            frames: read.segment.table().clone(),
+            given_back: Vec::new(),
+        }
+    }
+}
+
 /// One segment file under scan.
 pub(super) struct Scanned {
     pub(super) path: PathBuf,
@@ -72,13 +105,9 @@ pub(super) struct Scanned {
 
 /// Opens what lies in `dir`, creating the first segment when there is none.
 pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recovered, OpenError> {
-    let names = disk.list(dir).map_err(OpenError::io(dir))?;
-    let bases: Vec<Position> = names
-        .iter()
-        .filter_map(|name| parse_segment_name(name))
-        .collect();
-    let has_meta = names.iter().any(|name| name == super::meta::META_NAME);
-    if !has_meta && !bases.is_empty() {
+    let inventory = Inventory::of(disk, dir)?;
+    let bases = &inventory.bases;
+    if !inventory.has_meta() && !bases.is_empty() {
         return Err(corrupt(
             dir.join(super::meta::META_NAME),
             0,
@@ -106,7 +135,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
                 &format!("all segments are missing; {reached} frames were synced"),
             ));
         }
-        remove_leftovers(disk, dir, &names)?;
+        inventory.remove_leftovers(disk, dir)?;
         return create_first(disk, dir, told, meta_file, meta);
     }
 
@@ -123,11 +152,11 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
 
     let mut expect: Option<Expect> = None;
     let mut scanned: Vec<Scanned> = Vec::new();
+    let mut missing_tables = Vec::new();
     let mut fault: Option<(usize, FrameFault)> = None;
-    for (nth, base) in bases.iter().enumerate() {
-        let path = segment_path(dir, *base);
-        let file = disk.open(&path).map_err(OpenError::io(&path))?;
-        let header = read_header(&*file, &path, *base)?;
+    let found = inventory.segments(disk, dir)?;
+    let headers: Vec<SegmentHeader> = found.iter().map(|one| one.header).collect();
+    for (nth, SegmentAt { path, file, header }) in found.into_iter().enumerate() {
         let first = expect.get_or_insert(Expect {
             index: header.first_index.0,
             term: header.prev_term.0,
@@ -144,8 +173,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         let joins = header.base.0 == first.position
             && header.first_index.0 == first.index
             && header.prev_crc == first.chain;
-        let slot = FileSlot::default();
-        let _ = slot.set(file.clone());
+        let slot = filled(file.clone());
         let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
         scanned.push(Scanned {
             path,
@@ -162,9 +190,21 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             continue;
         }
         let this = &mut scanned[nth];
+        let next = headers.get(nth + 1);
+        let covered = next.is_some_and(|next| next.first_index.0 <= told.trusted_end);
+        let table = (covered && inventory.has_table(header.base))
+            .then(|| read_table(disk, dir, header.base))
+            .flatten();
+        let table = table.filter(|table| next.is_some_and(|next| table.joins(&header, next)));
+        if let Some(table) = table {
+            first.skip(&table);
+            this.segment.set_table(table.frames);
+            continue;
+        }
         let stop = scan(this, first, &meta, told).map_err(OpenError::io(&this.path))?;
-        if nth + 1 == bases.len() {
-            fault = Some((nth, stop));
+        match next {
+            None => fault = Some((nth, stop)),
+            Some(_) => missing_tables.push(first.table_of(this)),
         }
     }
     let Some(expect) = expect else {
@@ -183,7 +223,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         ));
     }
     // Nothing is changed before this: a corrupt journal is left as it is.
-    remove_leftovers(disk, dir, &names)?;
+    inventory.remove_leftovers(disk, dir)?;
     let keep = &scanned[last_nth];
     let cut = found.live_frames || scanned.len() > last_nth + 1;
     if cut {
@@ -216,6 +256,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         }
     }
 
+    missing_tables.retain(|table: &SideTable| table.base < keep.header.base);
     let current = Current {
         file: keep.file.clone(),
         salt: keep.header.salt,
@@ -238,33 +279,8 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         end: Position(expect.position),
         committed: LogIndex(expect.committed),
         cut,
+        missing_tables,
     })
-}
-
-/// Removes files that were being made when the last life ended.
-fn remove_leftovers(disk: &dyn Disk, dir: &Path, names: &[String]) -> Result<(), OpenError> {
-    for name in names.iter().filter(|name| name.ends_with(".tmp")) {
-        let path = dir.join(name);
-        match disk.remove(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(OpenError::Io {
-                    path,
-                    source: error,
-                });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn corrupt(path: PathBuf, index: u64, position: u64, what: &str) -> OpenError {
-    OpenError::Corrupt {
-        path,
-        index: LogIndex(index),
-        position: Position(position),
-        what: what.to_owned(),
-    }
 }
 
 fn create_first(
@@ -287,8 +303,7 @@ fn create_first(
         .create_zeroed(&unfinished, header.capacity_bytes)
         .map_err(OpenError::io(&unfinished))?;
     install_segment(disk, dir, &unfinished, &*file, &header).map_err(OpenError::io(dir))?;
-    let slot = FileSlot::default();
-    let _ = slot.set(file.clone());
+    let slot = filled(file.clone());
     let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
     let current = Current {
         file,
@@ -307,50 +322,8 @@ fn create_first(
         end: Position(0),
         committed: LogIndex(0),
         cut: false,
+        missing_tables: Vec::new(),
     })
-}
-
-fn read_header(
-    file: &dyn DiskFile,
-    path: &Path,
-    base: Position,
-) -> Result<SegmentHeader, OpenError> {
-    let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
-    match file.read_at(&mut bytes, 0) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(corrupt(
-                path.to_owned(),
-                0,
-                base.0,
-                "the segment is shorter than its header",
-            ));
-        }
-        Err(error) => {
-            return Err(OpenError::Io {
-                path: path.to_owned(),
-                source: error,
-            });
-        }
-    }
-    let len = file.len().map_err(OpenError::io(path))?;
-    // A segment gets its name only after its header was synced, so a bad header is never torn.
-    match SegmentHeader::decode(&bytes) {
-        Some(header) if header.base == base && header.capacity_bytes <= len => Ok(header),
-        Some(header) if header.base == base => {
-            let what = format!(
-                "the file was cut short: it has {len} of {} bytes",
-                header.capacity_bytes
-            );
-            Err(corrupt(path.to_owned(), 0, base.0, &what))
-        }
-        _ => Err(corrupt(
-            path.to_owned(),
-            0,
-            base.0,
-            "the segment's header does not match its checksum or its file",
-        )),
-    }
 }
 
 /// Believes frames of one segment until one does not match; says why it stopped.
@@ -372,7 +345,7 @@ fn scan(
         };
         if !follows(&head, this.header.salt, expect)
             || is_cut(&head, meta)
-            || !this.segment.fits(head.logical_len())
+            || !this.segment.fits(head.logical_len(), head.stored_len())
         {
             return Ok(FrameFault::NoMagic);
         }
@@ -384,7 +357,7 @@ fn scan(
                 return Ok(fault);
             }
         }
-        this.segment.push(head.logical_len());
+        this.segment.push(head.logical_len(), head.stored_len());
         expect.index += 1;
         expect.term = head.term.0;
         expect.chain = head.crc;

@@ -1,7 +1,8 @@
 //! One file of the journal: its name, its header, and where each frame in it lies.
 //!
-//! Owns: the mapping log index <-> logical position <-> offset in the file. Never reads a frame.
-//! Read next: [`super::frame`], [`super::recovery`].
+//! Owns: the mapping log index <-> logical position <-> offset in the file, and the handle that counts
+//! a file's readers. Never reads a frame. Read next: [`super::frame`], [`super::table`] (the mapping on
+//! disk), [`super::recovery`].
 //!
 //! Header, 512 bytes (a sector of its own, so that writing frames never touches it):
 //!
@@ -17,9 +18,10 @@
 //! | 40 | 8 | length of the file in bytes |
 //! | 48 | 4 | CRC-32C of bytes 0..48 |
 
-use super::frame::{ENVELOPE_BYTES, crc32c, u32_at, u64_at};
+use super::frame::{crc32c, u32_at, u64_at};
 use crate::disk::DiskFile;
 use anabranch_core::id::{LogIndex, Position, Term};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -90,13 +92,71 @@ pub(crate) fn segment_path(dir: &Path, base: Position) -> PathBuf {
 
 /// The position that a segment's file name states.
 pub(crate) fn parse_segment_name(name: &str) -> Option<Position> {
-    let digits = name.strip_suffix(SUFFIX)?;
+    parse_name(name, SUFFIX)
+}
+
+/// The position that the name of a segment's file, or of one that belongs to it, states.
+pub(super) fn parse_name(name: &str, suffix: &str) -> Option<Position> {
+    let digits = name.strip_suffix(suffix)?;
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some(())?;
     digits.parse().ok().map(Position)
 }
 
+/// The open file of a segment, as its readers hold it.
+///
+/// The segment's own slot holds one reference. Whoever reads (or has mapped) the file takes another under the
+/// journal's lock and keeps it while it reads; so once a segment has left the journal's memory, or its slot was
+/// given a new handle, a count of one means that nobody reads bytes of it that may go: only then is the file used
+/// again or holes punched.
+#[derive(Debug)]
+pub(crate) struct SegmentFile(Arc<dyn DiskFile>);
+
+impl SegmentFile {
+    pub(crate) fn new(file: Arc<dyn DiskFile>) -> Arc<Self> {
+        Arc::new(Self(file))
+    }
+
+    /// The file itself, for the writer.
+    pub(crate) fn disk_file(&self) -> &Arc<dyn DiskFile> {
+        &self.0
+    }
+}
+
+impl Deref for SegmentFile {
+    type Target = dyn DiskFile;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
 /// The file of a segment, filled in by the writer once it exists.
-pub(crate) type FileSlot = Arc<OnceLock<Arc<dyn DiskFile>>>;
+pub(crate) type FileSlot = Arc<OnceLock<Arc<SegmentFile>>>;
+
+/// A slot that holds `file` already.
+pub(crate) fn filled(file: Arc<dyn DiskFile>) -> FileSlot {
+    let slot = FileSlot::default();
+    let _ = slot.set(SegmentFile::new(file));
+    slot
+}
+
+/// Where a frame begins: in logical bytes from the segment's base, and in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FramePlace {
+    pub(crate) start: u32,
+    pub(crate) offset: u32,
+}
+
+/// Where all frames of a segment lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FrameTable {
+    /// 8 bytes a frame; shared with whoever writes it into a side file.
+    pub(crate) places: Arc<Vec<FramePlace>>,
+    /// Logical bytes in use.
+    pub(crate) len: u64,
+    /// Offset in the file of the first byte after the last frame.
+    pub(crate) end_offset: u64,
+}
 
 /// One segment and the place of each of its frames.
 #[derive(Debug)]
@@ -105,10 +165,7 @@ pub(crate) struct Segment {
     pub(crate) first_index: LogIndex,
     pub(crate) capacity_bytes: u64,
     pub(crate) file: FileSlot,
-    /// Start of each frame, in logical bytes from `base`: 4 bytes per frame.
-    starts: Vec<u32>,
-    /// Logical bytes in use.
-    len: u64,
+    table: FrameTable,
 }
 
 impl Segment {
@@ -118,62 +175,85 @@ impl Segment {
         capacity_bytes: u64,
         file: FileSlot,
     ) -> Self {
+        let table = FrameTable {
+            places: Arc::default(),
+            len: 0,
+            end_offset: SEGMENT_HEADER_BYTES,
+        };
         Self {
             base,
             first_index,
             capacity_bytes,
             file,
-            starts: Vec::new(),
-            len: 0,
+            table,
         }
     }
 
     /// True when no frame lies in it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+        self.table.places.is_empty()
+    }
+
+    /// The place of every frame.
+    pub(crate) fn table(&self) -> &FrameTable {
+        &self.table
+    }
+
+    /// Takes over the places that a side file states.
+    pub(crate) fn set_table(&mut self, table: FrameTable) {
+        self.table = table;
     }
 
     /// The first log index after this segment.
     pub(crate) fn end_index(&self) -> LogIndex {
-        LogIndex(self.first_index.0 + self.starts.len() as u64)
+        LogIndex(self.first_index.0 + self.table.places.len() as u64)
     }
 
     /// The first position after this segment.
     pub(crate) fn end(&self) -> Position {
-        Position(self.base.0 + self.len)
+        Position(self.base.0 + self.table.len)
     }
 
     /// The offset in the file where the next frame's envelope goes.
     pub(crate) fn end_offset(&self) -> u64 {
-        self.offset(self.starts.len(), self.len)
+        self.table.end_offset
     }
 
-    /// Whether one more frame of `logical` bytes fits.
-    pub(crate) fn fits(&self, logical: u64) -> bool {
-        self.len + logical <= u64::from(u32::MAX)
-            && self.end_offset() + ENVELOPE_BYTES as u64 + logical <= self.capacity_bytes
+    /// Whether one more frame of `logical` bytes fits, of which `stored` bytes go to the file.
+    pub(crate) fn fits(&self, logical: u64, stored: u64) -> bool {
+        self.table.len + logical <= u64::from(u32::MAX)
+            && self.table.end_offset + stored <= self.capacity_bytes.min(u64::from(u32::MAX))
     }
 
     /// Notes one more frame; the caller checked that it fits.
-    pub(crate) fn push(&mut self, logical: u64) {
-        self.starts.push(self.len as u32);
-        self.len += logical;
+    pub(crate) fn push(&mut self, logical: u64, stored: u64) {
+        let table = &mut self.table;
+        let place = FramePlace {
+            start: table.len as u32,
+            offset: table.end_offset as u32,
+        };
+        Arc::make_mut(&mut table.places).push(place);
+        table.len += logical;
+        table.end_offset += stored;
     }
 
     /// Forgets every frame from log index `from` on.
     pub(crate) fn truncate_from(&mut self, from: u64) {
         let keep = from.saturating_sub(self.first_index.0) as usize;
-        if let Some(start) = self.starts.get(keep).copied() {
-            self.len = u64::from(start);
-            self.starts.truncate(keep);
+        let table = &mut self.table;
+        if let Some(place) = table.places.get(keep).copied() {
+            table.len = u64::from(place.start);
+            table.end_offset = u64::from(place.offset);
+            Arc::make_mut(&mut table.places).truncate(keep);
         }
     }
 
     /// Place of the frame `index`: its position and the offset of its envelope.
     pub(crate) fn frame_at(&self, index: LogIndex) -> Option<(Position, u64)> {
         let nth = usize::try_from(index.0.checked_sub(self.first_index.0)?).ok()?;
-        let start = u64::from(*self.starts.get(nth)?);
-        Some((Position(self.base.0 + start), self.offset(nth, start)))
+        let place = self.table.places.get(nth)?;
+        let position = Position(self.base.0 + u64::from(place.start));
+        Some((position, u64::from(place.offset)))
     }
 
     /// The frame that covers a position: its index, its first and its end position, and the offset
@@ -183,30 +263,23 @@ impl Segment {
         position: Position,
     ) -> Option<(LogIndex, Position, Position, u64)> {
         let inside = position.0.checked_sub(self.base.0)?;
-        if inside >= self.len {
+        if inside >= self.table.len {
             return None;
         }
-        let nth = self
-            .starts
-            .partition_point(|start| u64::from(*start) <= inside)
+        let places = &self.table.places;
+        let nth = places
+            .partition_point(|place| u64::from(place.start) <= inside)
             .checked_sub(1)?;
-        let start = u64::from(self.starts[nth]);
-        let end = self
-            .starts
+        let place = places[nth];
+        let end = places
             .get(nth + 1)
-            .map_or(self.len, |next| u64::from(*next));
+            .map_or(self.table.len, |next| u64::from(next.start));
         Some((
             LogIndex(self.first_index.0 + nth as u64),
-            Position(self.base.0 + start),
+            Position(self.base.0 + u64::from(place.start)),
             Position(self.base.0 + end),
-            self.offset(nth, start),
+            u64::from(place.offset),
         ))
-    }
-
-    // Every frame before this one adds its envelope, so no table of offsets is needed while frames
-    // are stored uncompressed.
-    fn offset(&self, nth: usize, start: u64) -> u64 {
-        SEGMENT_HEADER_BYTES + start + (nth * ENVELOPE_BYTES) as u64
     }
 }
 
@@ -224,9 +297,9 @@ pub(crate) fn grown_capacity(current: u64, usual: u64) -> u64 {
     current.saturating_mul(4).min(usual)
 }
 
-/// A segment's file length for a frame of `logical` bytes: `usual` unless the frame is larger.
-pub(crate) fn capacity_for(usual: u64, logical: u64) -> u64 {
-    let needed = SEGMENT_HEADER_BYTES + ENVELOPE_BYTES as u64 + logical;
+/// A segment's file length for a frame of `stored` bytes: `usual` unless the frame is larger.
+pub(crate) fn capacity_for(usual: u64, stored: u64) -> u64 {
+    let needed = SEGMENT_HEADER_BYTES + stored;
     if needed <= usual {
         usual
     } else {
@@ -237,6 +310,7 @@ pub(crate) fn capacity_for(usual: u64, logical: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::frame::ENVELOPE_BYTES;
 
     #[test]
     fn a_header_is_read_back_and_a_flipped_bit_is_noticed() {
@@ -273,8 +347,9 @@ mod tests {
     fn frames_are_found_by_index_and_by_position() {
         let mut segment = Segment::new(Position(1000), LogIndex(10), 4096, FileSlot::default());
         for logical in [48, 64, 56] {
-            assert!(segment.fits(logical));
-            segment.push(logical);
+            let stored = logical + ENVELOPE_BYTES as u64;
+            assert!(segment.fits(logical, stored));
+            segment.push(logical, stored);
         }
         assert_eq!(
             segment.frame_at(LogIndex(11)),

@@ -9,10 +9,16 @@ use super::error::WriteError;
 use super::files::{drop_tail, install_segment};
 use super::frame::{Frame, HEAD_BYTES, Link, decode_head, encode_head};
 use super::gather::Gather;
+use super::keeper::{Job, Keeper};
 use super::meta::{Meta, MetaFile};
-use super::segment::{FileSlot, SEGMENT_HEADER_BYTES, SegmentHeader, grown_capacity, salt_of};
+use super::placement::Sealed;
+use super::segment::{
+    FileSlot, SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, grown_capacity, salt_of,
+    segment_path,
+};
 use super::spares::Spares;
 use super::stats::Health;
+use super::table::SideTable;
 use crate::disk::{Disk, DiskFile};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::io;
@@ -36,13 +42,15 @@ pub(crate) enum Op {
         prev_term: Term,
         capacity_bytes: u64,
         slot: FileSlot,
+        /// The segment that ends here, unless it has no frame.
+        sealed: Option<Sealed>,
     },
     /// Write the small durable facts.
     Meta(Meta),
     /// Drop every frame from `meta.cut_from`.
     Cut(Cut),
-    /// Delete segments, or keep one as the next.
-    Release(Vec<PathBuf>),
+    /// Delete the segments with these bases, or keep one as the next.
+    Release(Vec<Position>),
     /// Report when everything before is synced.
     Done(Completion),
 }
@@ -58,6 +66,8 @@ pub(crate) struct Cut {
     pub(crate) last_offset: Option<u64>,
     /// Later segments, oldest first.
     pub(crate) dropped: Vec<PathBuf>,
+    /// Segments whose side files tell of a life that is over.
+    pub(crate) forgotten: Vec<Position>,
 }
 
 /// The segment being written.
@@ -81,6 +91,7 @@ pub(crate) struct Writer {
     pub(crate) segment_bytes: u64,
     pub(crate) health: Arc<Health>,
     spares: Spares,
+    keeper: Keeper,
     gather: Gather,
     unsynced: Vec<Arc<dyn DiskFile>>,
     waiting: Vec<Completion>,
@@ -99,11 +110,17 @@ pub(crate) struct WriterStart {
     pub(crate) segment_bytes: u64,
     pub(crate) background: bool,
     pub(crate) health: Arc<Health>,
+    /// Side files that sealed segments lack.
+    pub(crate) missing_tables: Vec<SideTable>,
 }
 
 impl Writer {
     pub(crate) fn new(start: WriterStart) -> Self {
         let spares = Spares::new(start.disk.clone(), start.dir.clone(), start.background);
+        let mut keeper = Keeper::new(start.disk.clone(), start.dir.clone(), start.background);
+        for table in start.missing_tables {
+            keeper.give(Job::Table(table));
+        }
         Self {
             disk: start.disk,
             dir: start.dir,
@@ -115,6 +132,7 @@ impl Writer {
             segment_bytes: start.segment_bytes,
             health: start.health,
             spares,
+            keeper,
             gather: Gather::default(),
             unsynced: Vec::new(),
             waiting: Vec::new(),
@@ -141,6 +159,7 @@ impl Writer {
         }
         self.report();
         if self.health.poison().is_none() {
+            self.keeper.work();
             self.prepare_next();
         }
     }
@@ -171,8 +190,14 @@ impl Writer {
                 prev_term,
                 capacity_bytes,
                 slot,
+                sealed,
             } => {
                 self.write_gathered()?;
+                if let Some(sealed) = sealed {
+                    // Written when this round is over: all of it is synced then.
+                    let table = self.table_of(sealed, prev_term);
+                    self.keeper.give(Job::Table(table));
+                }
                 let salt = salt_of(base, self.epoch);
                 let header = SegmentHeader {
                     salt,
@@ -189,7 +214,7 @@ impl Writer {
                     offset: SEGMENT_HEADER_BYTES,
                     capacity_bytes,
                 };
-                let _ = slot.set(file);
+                let _ = slot.set(SegmentFile::new(file));
                 Ok(())
             }
             // A vote and the frames around it must reach the disk in the order they were asked for.
@@ -201,9 +226,9 @@ impl Writer {
                 self.settle()?;
                 self.cut(cut)
             }
-            Op::Release(paths) => {
+            Op::Release(bases) => {
                 self.settle()?;
-                self.release(&paths)
+                self.release(&bases)
             }
             Op::Done(done) => {
                 self.waiting.push(done);
@@ -270,7 +295,8 @@ impl Writer {
     }
 
     fn cut(&mut self, cut: Cut) -> io::Result<()> {
-        let Some(file) = cut.slot.get().cloned() else {
+        let file = cut.slot.get().map(|file| file.disk_file().clone());
+        let Some(file) = file else {
             return Err(io::Error::other(
                 "a cut names a segment that was never made",
             ));
@@ -288,6 +314,9 @@ impl Writer {
             cut.capacity_bytes,
             &cut.dropped,
         )?;
+        for base in cut.forgotten {
+            self.keeper.give(Job::Forget(base));
+        }
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
         file.read_at(&mut header, 0)?;
         let header = SegmentHeader::decode(&header)
@@ -309,18 +338,36 @@ impl Writer {
         Ok(())
     }
 
-    fn release(&mut self, paths: &[PathBuf]) -> io::Result<()> {
-        if self.health.tight() {
+    fn release(&mut self, bases: &[Position]) -> io::Result<()> {
+        let tight = self.health.tight();
+        if tight {
             self.spares.give_back()?;
-            for path in paths {
-                self.disk.remove(path)?;
+        }
+        for base in bases {
+            let path = segment_path(&self.dir, *base);
+            if tight {
+                self.disk.remove(&path)?;
+            } else {
+                self.spares.recycle(&path, self.segment_bytes)?;
             }
-        } else {
-            for path in paths {
-                self.spares.recycle(path, self.segment_bytes)?;
-            }
+            self.keeper.give(Job::Forget(*base));
         }
         self.disk.sync_dir(&self.dir)
+    }
+
+    /// The side file of the current segment, which ends here.
+    fn table_of(&self, sealed: Sealed, last_term: Term) -> SideTable {
+        SideTable {
+            salt: self.current.salt,
+            chain: self.chain,
+            base: sealed.base,
+            first_index: sealed.first_index,
+            last_term,
+            committed: sealed.committed,
+            capacity_bytes: sealed.capacity_bytes,
+            frames: sealed.frames,
+            given_back: Vec::new(),
+        }
     }
 
     /// Makes a segment file durable under its name.

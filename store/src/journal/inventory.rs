@@ -1,0 +1,135 @@
+//! The files of a journal as they lie in its folder, before any frame is read.
+//!
+//! Owns: which files there are, the segments' headers, what is left over from an unfinished step.
+//! Never reads a frame. Read next: [`super::recovery`].
+
+use super::error::OpenError;
+use super::meta::META_NAME;
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, segment_path};
+use super::table::{parse_table_name, remove_if_there, table_path};
+use crate::disk::{Disk, DiskFile};
+use anabranch_core::id::{LogIndex, Position};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names found in a journal's folder.
+pub(super) struct Inventory {
+    names: Vec<String>,
+    /// Where each segment begins, ascending.
+    pub(super) bases: Vec<Position>,
+    /// Segments that have a side file, ascending.
+    tables: Vec<Position>,
+}
+
+/// A segment file with a sound header.
+pub(super) struct SegmentAt {
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) header: SegmentHeader,
+}
+
+impl Inventory {
+    pub(super) fn of(disk: &dyn Disk, dir: &Path) -> Result<Self, OpenError> {
+        let names = disk.list(dir).map_err(OpenError::io(dir))?;
+        let found = |parse: fn(&str) -> Option<Position>| {
+            let mut found: Vec<Position> = names.iter().filter_map(|name| parse(name)).collect();
+            found.sort_unstable();
+            found
+        };
+        Ok(Self {
+            bases: found(parse_segment_name),
+            tables: found(parse_table_name),
+            names,
+        })
+    }
+
+    pub(super) fn has_meta(&self) -> bool {
+        self.names.iter().any(|name| name == META_NAME)
+    }
+
+    pub(super) fn has_table(&self, base: Position) -> bool {
+        self.tables.binary_search(&base).is_ok()
+    }
+
+    /// Opens every segment and reads its header.
+    pub(super) fn segments(
+        &self,
+        disk: &dyn Disk,
+        dir: &Path,
+    ) -> Result<Vec<SegmentAt>, OpenError> {
+        let open = |base: &Position| {
+            let path = segment_path(dir, *base);
+            let file = disk.open(&path).map_err(OpenError::io(&path))?;
+            let header = read_header(&*file, &path, *base)?;
+            Ok(SegmentAt { path, file, header })
+        };
+        self.bases.iter().map(open).collect()
+    }
+
+    /// Removes files that were being made when the last life ended, and side files of segments that
+    /// are gone.
+    pub(super) fn remove_leftovers(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+        let unfinished = self.names.iter().filter(|name| name.ends_with(".tmp"));
+        let unfinished = unfinished.map(|name| dir.join(name));
+        let orphans = self.tables.iter();
+        let orphans = orphans.filter(|base| self.bases.binary_search(base).is_err());
+        let orphans = orphans.map(|base| table_path(dir, *base));
+        for path in unfinished.chain(orphans) {
+            remove_if_there(disk, &path).map_err(OpenError::io(path))?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn corrupt(path: PathBuf, index: u64, position: u64, what: &str) -> OpenError {
+    OpenError::Corrupt {
+        path,
+        index: LogIndex(index),
+        position: Position(position),
+        what: what.to_owned(),
+    }
+}
+
+fn read_header(
+    file: &dyn DiskFile,
+    path: &Path,
+    base: Position,
+) -> Result<SegmentHeader, OpenError> {
+    let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+    match file.read_at(&mut bytes, 0) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(corrupt(
+                path.to_owned(),
+                0,
+                base.0,
+                "the segment is shorter than its header",
+            ));
+        }
+        Err(error) => {
+            return Err(OpenError::Io {
+                path: path.to_owned(),
+                source: error,
+            });
+        }
+    }
+    let len = file.len().map_err(OpenError::io(path))?;
+    // A segment gets its name only after its header was synced, so a bad header is never torn.
+    match SegmentHeader::decode(&bytes) {
+        Some(header) if header.base == base && header.capacity_bytes <= len => Ok(header),
+        Some(header) if header.base == base => {
+            let what = format!(
+                "the file was cut short: it has {len} of {} bytes",
+                header.capacity_bytes
+            );
+            Err(corrupt(path.to_owned(), 0, base.0, &what))
+        }
+        _ => Err(corrupt(
+            path.to_owned(),
+            0,
+            base.0,
+            "the segment's header does not match its checksum or its file",
+        )),
+    }
+}

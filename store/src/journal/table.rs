@@ -1,0 +1,350 @@
+//! The side file of a sealed segment: where its frames lie, and what of it was given back.
+//!
+//! Owns: the layout, its checksums, and how one becomes durable. A segment's frames are not read at
+//! opening when a sound side file says where they are. Never the only word on a frame: the frames
+//! carry all of it themselves, but for what was given back. Read next: [`super::segment`],
+//! [`super::recovery`] (when one is believed), [`super::keeper`] (who writes them).
+//!
+//! All numbers are little-endian; the layout is persisted. The file is named like its segment, with
+//! the suffix `.tab`. Header, 128 bytes:
+//!
+//! | at | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `ABT1` |
+//! | 4 | 2 | version, 1 |
+//! | 6 | 2 | flags: 0. Reserved: 1 the segment lies in an object store, 2 it is encrypted |
+//! | 8 | 4 | salt of the segment: the life of its file that this describes |
+//! | 12 | 4 | chain: envelope checksum of the last frame |
+//! | 16 | 8 | position of the first byte |
+//! | 24 | 8 | logical bytes |
+//! | 32 | 8 | log index of the first frame |
+//! | 40 | 8 | term of the last frame |
+//! | 48 | 8 | highest committed log index known when the segment was full |
+//! | 56 | 8 | length of the segment's file in bytes |
+//! | 64 | 8 | offset in that file of the first byte after the last frame |
+//! | 72 | 4 | number of frames |
+//! | 76 | 4 | number of ranges given back |
+//! | 80 | 4 | CRC-32C of the ranges |
+//! | 84 | 4 | CRC-32C of the frames' places |
+//! | 88 | 36 | 0. Reserved for a key and a place in an object store |
+//! | 124 | 4 | CRC-32C of bytes 0..124 |
+//!
+//! Then the ranges, ascending and apart, 8 bytes each: first and end, in logical bytes from the base
+//! (u32 each). Then the frames, 8 bytes each: logical start from the base and offset of the envelope in
+//! the file (u32 each).
+
+use super::frame::{crc32c, u32_at, u64_at};
+use super::segment::{FramePlace, FrameTable, SegmentHeader, parse_name};
+use crate::disk::{Disk, write_all_at};
+use anabranch_core::id::{LogIndex, Position, Term};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const MAGIC: [u8; 4] = *b"ABT1";
+const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 128;
+const PAIR_BYTES: usize = 8;
+const SUFFIX: &str = ".tab";
+
+/// What a side file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SideTable {
+    pub(crate) salt: u32,
+    /// Envelope checksum of the last frame.
+    pub(crate) chain: u32,
+    pub(crate) base: Position,
+    pub(crate) first_index: LogIndex,
+    pub(crate) last_term: Term,
+    pub(crate) committed: LogIndex,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) frames: FrameTable,
+    /// Given back: logical bytes from the base, ascending, no two touch.
+    pub(crate) given_back: Vec<(u32, u32)>,
+}
+
+impl SideTable {
+    fn encode(&self) -> Vec<u8> {
+        let places = &self.frames.places;
+        let pairs = self.given_back.len() + places.len();
+        let mut bytes = vec![0; HEADER_BYTES];
+        bytes.reserve(pairs * PAIR_BYTES);
+        for (from, to) in &self.given_back {
+            bytes.extend_from_slice(&from.to_le_bytes());
+            bytes.extend_from_slice(&to.to_le_bytes());
+        }
+        let frames_at = bytes.len();
+        for place in places.iter() {
+            bytes.extend_from_slice(&place.start.to_le_bytes());
+            bytes.extend_from_slice(&place.offset.to_le_bytes());
+        }
+        let ranges_crc = crc32c(&[&bytes[HEADER_BYTES..frames_at]]);
+        let frames_crc = crc32c(&[&bytes[frames_at..]]);
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.chain.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.base.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.frames.len.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.first_index.0.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.last_term.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.committed.0.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.capacity_bytes.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.frames.end_offset.to_le_bytes());
+        bytes[72..76].copy_from_slice(&(places.len() as u32).to_le_bytes());
+        bytes[76..80].copy_from_slice(&(self.given_back.len() as u32).to_le_bytes());
+        bytes[80..84].copy_from_slice(&ranges_crc.to_le_bytes());
+        bytes[84..88].copy_from_slice(&frames_crc.to_le_bytes());
+        let crc = crc32c(&[&bytes[..124]]);
+        bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a file's bytes; `None` when they are not a whole side file of a known version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<SideTable> {
+        let known = bytes.len() >= HEADER_BYTES
+            && bytes[0..4] == MAGIC
+            && u32_at(bytes, 4) == u32::from(VERSION)
+            && u32_at(bytes, 124) == crc32c(&[&bytes[..124]]);
+        if !known {
+            return None;
+        }
+        let (count, ranges) = (u32_at(bytes, 72) as usize, u32_at(bytes, 76) as usize);
+        let frames_at = HEADER_BYTES + ranges.checked_mul(PAIR_BYTES)?;
+        let end = frames_at.checked_add(count.checked_mul(PAIR_BYTES)?)?;
+        let ranges = bytes.get(HEADER_BYTES..frames_at)?;
+        let frames = bytes.get(frames_at..end)?;
+        if bytes.len() != end
+            || u32_at(bytes, 80) != crc32c(&[ranges])
+            || u32_at(bytes, 84) != crc32c(&[frames])
+        {
+            return None;
+        }
+        let pairs = |bytes: &[u8]| -> Vec<(u32, u32)> {
+            let pairs = bytes.chunks_exact(PAIR_BYTES);
+            pairs
+                .map(|pair| (u32_at(pair, 0), u32_at(pair, 4)))
+                .collect()
+        };
+        let places = pairs(frames).into_iter();
+        let places = places.map(|(start, offset)| FramePlace { start, offset });
+        Some(SideTable {
+            salt: u32_at(bytes, 8),
+            chain: u32_at(bytes, 12),
+            base: Position(u64_at(bytes, 16)),
+            first_index: LogIndex(u64_at(bytes, 32)),
+            last_term: Term(u64_at(bytes, 40)),
+            committed: LogIndex(u64_at(bytes, 48)),
+            capacity_bytes: u64_at(bytes, 56),
+            frames: FrameTable {
+                places: Arc::new(places.collect()),
+                len: u64_at(bytes, 24),
+                end_offset: u64_at(bytes, 64),
+            },
+            given_back: pairs(ranges),
+        })
+    }
+
+    /// Whether it describes the present life of the segment that is followed by one with the header
+    /// `next`: chain, index, position and term must go on there.
+    pub(crate) fn joins(&self, header: &SegmentHeader, next: &SegmentHeader) -> bool {
+        self.salt == header.salt
+            && self.base == header.base
+            && self.first_index == header.first_index
+            && self.capacity_bytes == header.capacity_bytes
+            && self.chain == next.prev_crc
+            && self.last_term == next.prev_term
+            && self.end() == next.base
+            && self.end_index() == next.first_index
+    }
+
+    fn end(&self) -> Position {
+        Position(self.base.0 + self.frames.len)
+    }
+
+    fn end_index(&self) -> LogIndex {
+        LogIndex(self.first_index.0 + self.frames.places.len() as u64)
+    }
+
+    /// Makes it the segment's side file: durable, and the one before is gone, or nothing has changed.
+    pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+        let bytes = self.encode();
+        let path = table_path(dir, self.base);
+        let unfinished = path.with_extension("tab.tmp");
+        remove_if_there(disk, &unfinished)?;
+        let file = disk.create_zeroed(&unfinished, bytes.len() as u64)?;
+        write_all_at(&*file, &bytes, 0)?;
+        file.sync()?;
+        disk.rename(&unfinished, &path)?;
+        disk.sync_dir(dir)
+    }
+}
+
+/// The path of the side file of the segment that begins at `base`.
+pub(crate) fn table_path(dir: &Path, base: Position) -> PathBuf {
+    dir.join(format!("{:020}{SUFFIX}", base.0))
+}
+
+/// The position that a side file's name states.
+pub(crate) fn parse_table_name(name: &str) -> Option<Position> {
+    parse_name(name, SUFFIX)
+}
+
+/// Reads a side file; `None` when there is none or it is of no use.
+pub(crate) fn read_table(disk: &dyn Disk, dir: &Path, base: Position) -> Option<SideTable> {
+    let path = table_path(dir, base);
+    let read = || -> io::Result<Option<SideTable>> {
+        let file = disk.open(&path)?;
+        let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+        let mut bytes = vec![0; len];
+        file.read_at(&mut bytes, 0)?;
+        Ok(SideTable::decode(&bytes))
+    };
+    let what = match read() {
+        Ok(Some(table)) => return Some(table),
+        Ok(None) => io::Error::from(io::ErrorKind::InvalidData),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => error,
+    };
+    tracing::warn!(path = %path.display(), error = %what, "a side file is of no use; its segment is read instead");
+    None
+}
+
+/// Removes a file unless it is not there.
+pub(super) fn remove_if_there(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+
+    fn sample() -> SideTable {
+        let places = vec![
+            FramePlace {
+                start: 0,
+                offset: 512,
+            },
+            FramePlace {
+                start: 100,
+                offset: 644,
+            },
+            FramePlace {
+                start: 196,
+                offset: 772,
+            },
+        ];
+        SideTable {
+            salt: 1,
+            chain: 2,
+            base: Position(3),
+            first_index: LogIndex(4),
+            last_term: Term(5),
+            committed: LogIndex(6),
+            capacity_bytes: 7,
+            frames: FrameTable {
+                places: Arc::new(places),
+                len: 300,
+                end_offset: 900,
+            },
+            given_back: vec![(10, 20), (30, 300)],
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_missing_byte_is_noticed() {
+        let bytes = sample().encode();
+        assert_eq!(SideTable::decode(&bytes), Some(sample()));
+        for bit in 0..bytes.len() * 8 {
+            let mut broken = bytes.clone();
+            broken[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SideTable::decode(&broken), None, "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert_eq!(SideTable::decode(&bytes[..len]), None, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn one_that_was_not_finished_changes_nothing() {
+        let dir = Path::new("j");
+        for seed in 0..64 {
+            let disk = SimDisk::new(seed);
+            sample().write(&disk, dir).unwrap();
+            let after = SideTable {
+                given_back: vec![(0, 300)],
+                ..sample()
+            };
+            disk.set_faults(crate::disk::sim::Faults {
+                fail_sync_after: Some(seed % 2),
+                ..Default::default()
+            });
+            let written = after.write(&disk, dir);
+            disk.crash();
+            let read = read_table(&disk, dir, Position(3)).unwrap();
+            assert!(
+                read == after || (written.is_err() && read == sample()),
+                "seed {seed}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_belongs_to_one_life_of_a_segment() {
+        let table = sample();
+        let header = SegmentHeader {
+            salt: 1,
+            prev_crc: 9,
+            base: Position(3),
+            first_index: LogIndex(4),
+            prev_term: Term(1),
+            capacity_bytes: 7,
+        };
+        let next = SegmentHeader {
+            salt: 8,
+            prev_crc: 2,
+            base: Position(303),
+            first_index: LogIndex(7),
+            prev_term: Term(5),
+            capacity_bytes: 7,
+        };
+        assert!(table.joins(&header, &next));
+        for wrong in [
+            SegmentHeader { salt: 2, ..header },
+            SegmentHeader {
+                first_index: LogIndex(3),
+                ..header
+            },
+            SegmentHeader {
+                capacity_bytes: 8,
+                ..header
+            },
+        ] {
+            assert!(!table.joins(&wrong, &next));
+        }
+        for wrong in [
+            SegmentHeader {
+                prev_crc: 3,
+                ..next
+            },
+            SegmentHeader {
+                base: Position(304),
+                ..next
+            },
+            SegmentHeader {
+                first_index: LogIndex(8),
+                ..next
+            },
+            SegmentHeader {
+                prev_term: Term(4),
+                ..next
+            },
+        ] {
+            assert!(!table.joins(&header, &wrong));
+        }
+    }
+}
