@@ -4,6 +4,8 @@
 //! `cargo run --release -p anabranch-store --example append [DIR] [SECONDS]`
 
 use anabranch_core::id::{LogIndex, Position, UnixMs};
+use anabranch_core::index::{Blocks, Delta};
+use anabranch_store::checkpoint::whole_delta;
 use anabranch_store::clock::SystemClock;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::disk::{Disk, write_all_at};
@@ -18,7 +20,10 @@ use tokio::sync::mpsc;
 /// Frames under way at a time.
 const UNDER_WAY: usize = 16;
 
-struct Count(u64);
+struct Count {
+    bytes: u64,
+    frozen: Vec<u8>,
+}
 
 impl StateMachine for Count {
     fn apply(
@@ -28,16 +33,28 @@ impl StateMachine for Count {
         _: Position,
         payload: &Bytes,
     ) -> Result<Applied, String> {
-        self.0 += payload.len() as u64;
+        self.bytes += payload.len() as u64;
         Ok(Applied::default())
     }
 
-    fn checkpoint(&self) -> Vec<u8> {
-        self.0.to_le_bytes().to_vec()
+    fn freeze(&mut self) {
+        self.frozen = self.bytes.to_le_bytes().to_vec();
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.0 = u64::from_le_bytes(bytes.try_into().map_err(|_| "length".to_owned())?);
+    fn copy(&mut self, _: usize) -> Option<Delta> {
+        Some(whole_delta(std::mem::take(&mut self.frozen)))
+    }
+
+    fn written(&mut self) {}
+
+    fn restore(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        _: Arc<dyn Blocks>,
+    ) -> Result<(), String> {
+        for (_, bytes) in pairs {
+            self.bytes = u64::from_le_bytes(bytes[..].try_into().map_err(|_| "length".to_owned())?);
+        }
         Ok(())
     }
 }
@@ -98,9 +115,18 @@ async fn through_group(
 ) -> Figures {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let options = GroupOptions::new("bench");
-    let group = Group::open(dir, disk, Arc::new(SystemClock), options, Count(0))
-        .await
-        .expect("open");
+    let group = Group::open(
+        dir,
+        disk,
+        Arc::new(SystemClock),
+        options,
+        Count {
+            bytes: 0,
+            frozen: Vec::new(),
+        },
+    )
+    .await
+    .expect("open");
     let record: Vec<u8> = (0..record_bytes).map(|n| n as u8).collect();
     let (send, mut receive) = mpsc::unbounded_channel();
     let (start, cpu, syncs) = (Instant::now(), cpu_us(), group.stats().journal.syncs);

@@ -1,10 +1,10 @@
 //! What each fuzz target does with its bytes; `store/tests/corpus.rs` runs the same on the corpus.
 
 use anabranch_core::id::LogIndex;
+use anabranch_store::checkpoint::{Manifest, run, whole};
 use anabranch_store::disk::sim::SimDisk;
 use anabranch_store::disk::{Disk, write_all_at};
 use anabranch_store::journal::{Journal, JournalOptions, WriterMode, frame};
-use anabranch_store::raft::checkpoint::Checkpoint;
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,24 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// One checkpoint file.
+/// The checkpoint file of an earlier server.
 pub fn checkpoint(bytes: &[u8]) {
-    if let Some(checkpoint) = Checkpoint::decode(&Bytes::copy_from_slice(bytes)) {
-        assert_eq!(checkpoint.encode().ok().as_deref(), Some(bytes));
+    if let Some((standing, state)) = whole::decode(&Bytes::copy_from_slice(bytes)) {
+        assert!(standing.members.len() + state.len() <= bytes.len());
+    }
+}
+
+/// One manifest.
+pub fn manifest(bytes: &[u8]) {
+    if let Some(manifest) = Manifest::decode(bytes) {
+        assert_eq!(manifest.encode(), bytes);
+    }
+}
+
+/// One run.
+pub fn run(bytes: &[u8]) {
+    if let Ok(pairs) = run::decode_untrusted(bytes) {
+        assert!(pairs.is_sorted_by(|(one, _), (next, _)| one < next));
     }
 }
 

@@ -5,15 +5,14 @@
 //! group but the journal's writer runs on the current-thread runtime of the shard's own thread.
 //! Read next: [`crate::raft`], [`crate::journal`].
 
+use crate::checkpoint::{CheckpointOpenError, CheckpointStats, Checkpoints};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskLock};
 use crate::journal::{
     Journal, JournalOptions, JournalStats, OpenError, ReadError, WriteError, WriterMode,
 };
-use crate::raft::checkpoint::load_newest;
 use crate::raft::{
-    Answer, Applied, CheckpointPlace, LogStore, Machine, NoPeers, Proposal, StateMachine, Types,
-    config,
+    Answer, Applied, LogStore, Machine, NoPeers, Proposal, StateMachine, Types, config,
 };
 use anabranch_core::id::{LogIndex, Position, UnixMs};
 use bytes::Bytes;
@@ -34,6 +33,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// How long a purge may take before it is given up (to be tried at the next checkpoint).
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of the state copied at a stretch for a checkpoint: well below a millisecond.
+const COPY_BYTES: usize = 128 * 1024;
 
 /// Name of the lock file in a group's directory.
 const LOCK_NAME: &str = "lock";
@@ -79,12 +81,12 @@ pub enum GroupOpenError {
     #[error(transparent)]
     Journal(#[from] OpenError),
     /// The checkpoint cannot be read, or the state machine refuses it.
-    #[error("{path}: the checkpoint cannot be used: {what}", path = path.display())]
+    #[error("{path}: the checkpoint cannot be used: {source}", path = path.display())]
     Checkpoint {
         /// Directory of the group.
         path: PathBuf,
         /// Why not.
-        what: String,
+        source: CheckpointOpenError,
     },
     /// The consensus layer did not start.
     #[error("{path}: the group does not start: {what}", path = path.display())]
@@ -154,6 +156,8 @@ pub struct Committed {
 pub struct GroupStats {
     /// The journal's counters.
     pub journal: JournalStats,
+    /// The checkpoints' counters.
+    pub checkpoint: CheckpointStats,
     /// Payload bytes proposed and not yet answered.
     pub outstanding_bytes: usize,
     /// Payload bytes that the tail holds in memory.
@@ -185,6 +189,7 @@ struct Inner<S: StateMachine> {
     options: GroupOptions,
     raft: Raft<Types, Machine<S>>,
     journal: Journal,
+    checkpoints: Arc<Checkpoints>,
     clock: Arc<dyn Clock>,
     last_stamp: AtomicU64,
     outstanding: Arc<Outstanding>,
@@ -231,18 +236,21 @@ impl<S: StateMachine> Group<S> {
             path: dir.to_owned(),
             what,
         };
-        let checkpoint_error = |what: String| GroupOpenError::Checkpoint {
+        let checkpoint_error = |source| GroupOpenError::Checkpoint {
             path: dir.to_owned(),
-            what,
+            source,
         };
         disk.create_dir(dir).map_err(OpenError::io(dir))?;
         let lock = take_lock(&*disk, dir)?;
-        let checkpoint =
-            load_newest(&*disk, dir).map_err(|error| checkpoint_error(error.to_string()))?;
-        let covered = checkpoint.as_ref().map(|checkpoint| checkpoint.id.index);
+        let background = options.writer == WriterMode::Thread;
+        let checkpoints =
+            Checkpoints::open(disk.clone(), dir, background).map_err(checkpoint_error)?;
+        let checkpoints = Arc::new(checkpoints);
+        let standing = checkpoints.standing();
+        let covered = standing.as_ref().map(|standing| standing.id.index);
         let uncovered = covered.map_or(0, |index| index.0 + 1);
         let journal = Journal::open(
-            disk.clone(),
+            disk,
             dir,
             JournalOptions {
                 segment_bytes: options.segment_bytes,
@@ -251,16 +259,9 @@ impl<S: StateMachine> Group<S> {
                 checkpoint: covered,
             },
         )?;
-        let clock_floor = checkpoint
-            .as_ref()
-            .map_or(0, |checkpoint| checkpoint.clock.0);
-        let place = CheckpointPlace {
-            disk,
-            dir: dir.to_owned(),
-            background: options.writer == WriterMode::Thread,
-        };
+        let clock_floor = standing.map_or(0, |standing| standing.clock.0);
         let machine =
-            Machine::new(state, journal.clone(), place, checkpoint).map_err(checkpoint_error)?;
+            Machine::new(state, journal.clone(), checkpoints.clone()).map_err(checkpoint_error)?;
         let config = config(&options.name).map_err(|error| start_error(error.to_string()))?;
         let last = journal.last();
         let raft = Raft::new(
@@ -277,6 +278,7 @@ impl<S: StateMachine> Group<S> {
                 options,
                 raft,
                 journal,
+                checkpoints,
                 clock,
                 last_stamp: AtomicU64::new(clock_floor),
                 outstanding: Arc::default(),
@@ -407,16 +409,32 @@ impl<S: StateMachine> Group<S> {
     /// Writes a checkpoint of what is applied now. `None` when nothing was applied that is synced.
     pub async fn checkpoint_now(&self) -> Result<Option<LogIndex>, CheckpointError> {
         let _one_at_a_time = self.inner.checkpointing.lock().await;
-        let taken = self
-            .with_machine(|machine| (machine.take_checkpoint(), machine.place()))
-            .await?;
-        let (Some(checkpoint), place) = taken else {
+        let start = tokio::time::Instant::now();
+        if !self.with_machine(Machine::freeze).await?? {
             return Ok(None);
+        }
+        while !self
+            .with_machine(|machine| machine.copy(COPY_BYTES))
+            .await?
+        {
+            // Whatever else the shard has to do comes in between.
+            tokio::task::yield_now().await;
+        }
+        let checkpoints = self.inner.checkpoints.clone();
+        let written = if self.inner.options.writer == WriterMode::Thread {
+            let writing = tokio::task::spawn_blocking(move || checkpoints.write());
+            writing.await.map_err(io::Error::other)??
+        } else {
+            checkpoints.write()?
         };
-        let index = checkpoint.id.index;
-        place.write(checkpoint).await?;
-        self.inner.uncovered.store(index.0 + 1, Ordering::Release);
-        Ok(Some(index))
+        self.with_state(StateMachine::written).await?;
+        let checkpoints = &self.inner.checkpoints;
+        checkpoints.took(start.elapsed());
+        checkpoints.fold_when_due();
+        if let Some(index) = written {
+            self.inner.uncovered.store(index.0 + 1, Ordering::Release);
+        }
+        Ok(written)
     }
 
     /// Gives up whole segments that lie below `position` and below the frame `through`, which a
@@ -483,6 +501,7 @@ impl<S: StateMachine> Group<S> {
     pub fn stats(&self) -> GroupStats {
         GroupStats {
             journal: self.inner.journal.stats(),
+            checkpoint: self.inner.checkpoints.stats(),
             outstanding_bytes: self.inner.outstanding.bytes.load(Ordering::Relaxed),
             tail_bytes: self.inner.journal.tail_bytes(),
         }
@@ -492,6 +511,9 @@ impl<S: StateMachine> Group<S> {
     /// lock given back.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
+        // A checkpoint under way is finished: nobody may write into the folder once the lock is free.
+        let _no_checkpoint = inner.checkpointing.lock().await;
+        inner.checkpoints.stop_folding();
         let stop =
             DeterministicRng::<TokioRuntime>::scope(inner.options.seed, inner.raft.shutdown());
         if let Err(error) = stop.await {

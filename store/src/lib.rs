@@ -2,9 +2,10 @@
 //!
 //! Owns: everything durable, and the consensus that makes several copies of it one. Never decodes a
 //! payload and knows no protocol. Read next: [`group`] for the handle that a shard uses, [`journal`]
-//! for how bytes become durable, [`raft`] for the consensus beneath, [`disk`] and [`clock`] for what
+//! for how bytes become durable, [`checkpoint`] for how a state does, [`raft`] for the consensus beneath, [`disk`] and [`clock`] for what
 //! a simulation replaces.
 
+pub mod checkpoint;
 pub mod clock;
 pub mod disk;
 pub mod group;

@@ -29,6 +29,16 @@ fn checkpoints() {
 }
 
 #[test]
+fn manifests() {
+    replay("manifest", targets::manifest);
+}
+
+#[test]
+fn runs() {
+    replay("run", targets::run);
+}
+
+#[test]
 fn recovery() {
     replay("recovery", targets::recovery);
 }

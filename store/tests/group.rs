@@ -1,6 +1,8 @@
 //! A group of one on a simulated and on a real disk: confirms, restarts, failures.
 
 use anabranch_core::id::{LogIndex, Position, UnixMs};
+use anabranch_core::index::{Blocks, Delta};
+use anabranch_store::checkpoint::whole_delta;
 use anabranch_store::clock::{ManualClock, SystemClock};
 use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
@@ -18,6 +20,7 @@ use std::time::Duration;
 struct Notes {
     applied: Vec<(LogIndex, UnixMs, Position, Bytes)>,
     restored: usize,
+    frozen: Vec<u8>,
 }
 
 impl StateMachine for Notes {
@@ -34,13 +37,25 @@ impl StateMachine for Notes {
         })
     }
 
-    fn checkpoint(&self) -> Vec<u8> {
-        (self.count() as u64).to_le_bytes().to_vec()
+    fn freeze(&mut self) {
+        self.frozen = (self.count() as u64).to_le_bytes().to_vec();
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let bytes: [u8; 8] = bytes.try_into().map_err(|_| "not 8 bytes".to_owned())?;
-        self.restored = u64::from_le_bytes(bytes) as usize;
+    fn copy(&mut self, _: usize) -> Option<Delta> {
+        Some(whole_delta(std::mem::take(&mut self.frozen)))
+    }
+
+    fn written(&mut self) {}
+
+    fn restore(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        _: Arc<dyn Blocks>,
+    ) -> Result<(), String> {
+        for (_, bytes) in pairs {
+            let bytes: [u8; 8] = bytes[..].try_into().map_err(|_| "not 8 bytes".to_owned())?;
+            self.restored = u64::from_le_bytes(bytes) as usize;
+        }
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 //! one seed alone, `ANABRANCH_SEEDS` that many.
 
 use anabranch_core::id::{LogIndex, Position, UnixMs};
+use anabranch_core::index::{Blocks, Delta};
+use anabranch_store::checkpoint::whole_delta;
 use anabranch_store::clock::RuntimeClock;
 use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::group::{Group, GroupOpenError, GroupOptions};
@@ -25,6 +27,7 @@ struct Book {
     numbers: Vec<u64>,
     places: Vec<(Position, Bytes)>,
     clock: UnixMs,
+    frozen: Vec<u8>,
 }
 
 impl StateMachine for Book {
@@ -43,18 +46,31 @@ impl StateMachine for Book {
         Ok(Applied::default())
     }
 
-    fn checkpoint(&self) -> Vec<u8> {
-        self.numbers
+    fn freeze(&mut self) {
+        self.frozen = self
+            .numbers
             .iter()
             .flat_map(|number| number.to_le_bytes())
-            .collect()
+            .collect();
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let chunks = bytes.chunks_exact(8);
-        self.numbers = chunks
-            .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap_or_default()))
-            .collect();
+    fn copy(&mut self, _: usize) -> Option<Delta> {
+        Some(whole_delta(std::mem::take(&mut self.frozen)))
+    }
+
+    fn written(&mut self) {}
+
+    fn restore(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        _: Arc<dyn Blocks>,
+    ) -> Result<(), String> {
+        for (_, bytes) in pairs {
+            let chunks = bytes.chunks_exact(8);
+            self.numbers = chunks
+                .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap_or_default()))
+                .collect();
+        }
         Ok(())
     }
 }

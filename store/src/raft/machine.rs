@@ -1,22 +1,22 @@
 //! The state machine that the consensus library drives: it applies frames to the shard's state.
 //!
-//! Owns: what was applied last, the monotone clock, the members, checkpoints. Never stores a
-//! message body: those are in the journal, and the state refers to them by position. Read next:
-//! [`super::checkpoint`], [`crate::group`].
+//! Owns: what was applied last, the monotone clock, the members, the moment that a checkpoint is of.
+//! Never stores a message body: those are in the journal, and the state refers to them by position.
+//! Read next: [`crate::checkpoint`], [`crate::group`].
 
-use super::checkpoint::{Checkpoint, load_newest};
 use super::log::{frame_id, log_id};
 use super::types::{Applied, LogId, SnapshotMeta, StoredMembership, Types};
-use crate::disk::Disk;
+use crate::checkpoint::{CheckpointOpenError, Checkpoints, Manifest, Standing};
 use crate::journal::Journal;
 use anabranch_core::id::{LogIndex, Position, UnixMs};
+use anabranch_core::index::{Blocks, Delta};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use openraft::{EntryPayload, OptionalSend};
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// What a shard does with committed frames. Everything must follow from the arguments alone, so that
 /// every replica comes to the same state.
@@ -36,42 +36,25 @@ pub trait StateMachine: Send + 'static {
     /// Called after a run of frames was applied: the moment to pass on what came of them.
     fn applied_run(&mut self) {}
 
-    /// The whole state as bytes.
-    fn checkpoint(&self) -> Vec<u8>;
+    /// Begins a checkpoint: what [`StateMachine::copy`] gives is the state as of now, whatever is
+    /// applied meanwhile.
+    fn freeze(&mut self);
 
-    /// Replaces the state by one that [`StateMachine::checkpoint`] gave; the text says why not.
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String>;
-}
+    /// Copies what changed since the checkpoint before, about `bytes` of it in one call; `None` while
+    /// there is more to copy. What was given once is not given again.
+    fn copy(&mut self, bytes: usize) -> Option<Delta>;
 
-/// Where checkpoints go, and who writes them.
-#[derive(Debug, Clone)]
-pub(crate) struct CheckpointPlace {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) dir: PathBuf,
-    /// Written by a thread of its own, so that the shard goes on meanwhile.
-    pub(crate) background: bool,
-}
+    /// All that was copied is durable.
+    fn written(&mut self);
 
-impl CheckpointPlace {
-    /// The newest whole checkpoint.
-    async fn load(&self) -> io::Result<Option<Checkpoint>> {
-        if !self.background {
-            return load_newest(&*self.disk, &self.dir);
-        }
-        let place = self.clone();
-        let loaded = tokio::task::spawn_blocking(move || load_newest(&*place.disk, &place.dir));
-        loaded.await.map_err(io::Error::other)?
-    }
-
-    pub(crate) async fn write(&self, checkpoint: Checkpoint) -> io::Result<()> {
-        if !self.background {
-            return checkpoint.write(&*self.disk, &self.dir);
-        }
-        let place = self.clone();
-        let written =
-            tokio::task::spawn_blocking(move || checkpoint.write(&*place.disk, &place.dir));
-        written.await.map_err(io::Error::other)?
-    }
+    /// Takes the pairs of a checkpoint as the state of a machine just made, whose blocks are in
+    /// `blocks`. Called once, also when there is no checkpoint: then there are no pairs. The text says
+    /// why they cannot be taken.
+    fn restore(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        blocks: Arc<dyn Blocks>,
+    ) -> Result<(), String>;
 }
 
 /// The shard's state and what the library must know of it.
@@ -80,37 +63,43 @@ pub struct Machine<S> {
     /// A lock only so that a state that cannot be shared can live here; it is never contended.
     state: Mutex<S>,
     journal: Journal,
-    place: CheckpointPlace,
+    checkpoints: Arc<Checkpoints>,
+    /// What the checkpoint being copied is of.
+    frozen: Option<Standing>,
     last_applied: Option<LogId>,
     membership: StoredMembership,
     clock: UnixMs,
 }
 
 impl<S: StateMachine> Machine<S> {
-    /// A machine that stands where `checkpoint` says, or at the beginning.
+    /// A machine that stands where the newest checkpoint says, or at the beginning.
     pub(crate) fn new(
-        mut state: S,
+        state: S,
         journal: Journal,
-        place: CheckpointPlace,
-        checkpoint: Option<Checkpoint>,
-    ) -> Result<Self, String> {
-        let mut machine_clock = UnixMs(0);
-        let mut last_applied = None;
-        let mut membership = StoredMembership::default();
-        if let Some(checkpoint) = checkpoint {
-            state.restore(&checkpoint.state)?;
-            machine_clock = checkpoint.clock;
-            last_applied = Some(log_id(checkpoint.id));
-            membership = checkpoint.membership;
-        }
-        Ok(Self {
+        checkpoints: Arc<Checkpoints>,
+    ) -> Result<Self, CheckpointOpenError> {
+        let mut machine = Self {
             state: Mutex::new(state),
             journal,
-            place,
-            last_applied,
-            membership,
-            clock: machine_clock,
-        })
+            frozen: None,
+            last_applied: None,
+            membership: StoredMembership::default(),
+            clock: UnixMs(0),
+            checkpoints: checkpoints.clone(),
+        };
+        if let Some(standing) = checkpoints.standing() {
+            machine.stand(&standing)?;
+        }
+        checkpoints.restore(|pairs, blocks| machine.state().restore(pairs, blocks))?;
+        Ok(machine)
+    }
+
+    fn stand(&mut self, standing: &Standing) -> Result<(), CheckpointOpenError> {
+        self.membership = members_of(standing)
+            .map_err(|error| CheckpointOpenError::Refused(error.to_string()))?;
+        self.clock = standing.clock;
+        self.last_applied = Some(log_id(standing.id));
+        Ok(())
     }
 
     /// The shard's state.
@@ -118,57 +107,78 @@ impl<S: StateMachine> Machine<S> {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state as of the last frame applied; `None` before the first, or while that frame is not
-    /// yet synced here (a checkpoint above the synced log would open a hole after a crash).
-    pub(crate) fn take_checkpoint(&mut self) -> Option<Checkpoint> {
-        let id = frame_id(self.last_applied.as_ref()?);
-        if id.index >= self.journal.synced_end() {
-            return None;
+    /// Begins a checkpoint of what is applied now. `false` before the first frame, or while the last
+    /// one is not yet synced here (a checkpoint above the synced log would open a hole after a crash).
+    pub(crate) fn freeze(&mut self) -> io::Result<bool> {
+        if self.frozen.is_some() {
+            // One that was given up while it was copied: its copy is still needed.
+            return Ok(true);
         }
-        Some(Checkpoint {
-            id,
+        let Some(last) = self.last_applied.as_ref().map(frame_id) else {
+            return Ok(false);
+        };
+        if last.index >= self.journal.synced_end() {
+            return Ok(false);
+        }
+        let members = serde_json::to_vec(&self.membership).map_err(io::Error::other)?;
+        self.state().freeze();
+        self.frozen = Some(Standing {
+            id: last,
             clock: self.clock,
-            membership: self.membership.clone(),
-            state: self.state().checkpoint().into(),
-        })
+            members: members.into(),
+        });
+        Ok(true)
     }
 
-    pub(crate) fn place(&self) -> CheckpointPlace {
-        self.place.clone()
+    /// Copies about `bytes` of what is frozen; `true` when that was the last of it. What was copied is
+    /// with the checkpoints then.
+    pub(crate) fn copy(&mut self, bytes: usize) -> bool {
+        let start = Instant::now();
+        let copied = self.state().copy(bytes);
+        let done = copied.is_some();
+        if let (Some(delta), Some(standing)) = (copied, self.frozen.take()) {
+            self.checkpoints.hold(standing, delta);
+        }
+        self.checkpoints.paused(start.elapsed());
+        done
     }
 }
 
-fn meta_of(checkpoint: &Checkpoint) -> SnapshotMeta {
-    SnapshotMeta {
-        last_log_id: Some(log_id(checkpoint.id)),
-        last_membership: checkpoint.membership.clone(),
-    }
+fn members_of(standing: &Standing) -> io::Result<StoredMembership> {
+    serde_json::from_slice(&standing.members)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-type CheckpointSnapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
+type ManifestSnapshot = openraft::type_config::alias::SnapshotOf<Types, Manifest>;
+
+fn snapshot_of(manifest: Manifest) -> io::Result<ManifestSnapshot> {
+    Ok(Snapshot {
+        meta: SnapshotMeta {
+            last_log_id: Some(log_id(manifest.standing.id)),
+            last_membership: members_of(&manifest.standing)?,
+        },
+        snapshot: manifest,
+    })
+}
 
 /// Gives the library the newest checkpoint as its snapshot. It writes none: the shard decides when
 /// one is written, and a checkpoint that cannot be written must not stop the group.
 #[derive(Debug)]
 pub struct Builder {
-    newest: Option<Checkpoint>,
+    newest: Option<Manifest>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
-    type SnapshotData = Checkpoint;
+    type SnapshotData = Manifest;
 
-    async fn build_snapshot(&mut self) -> Result<CheckpointSnapshot, io::Error> {
+    async fn build_snapshot(&mut self) -> Result<ManifestSnapshot, io::Error> {
         let newest = self.newest.take();
-        let checkpoint = newest.ok_or_else(|| io::Error::other("there is no checkpoint yet"))?;
-        Ok(Snapshot {
-            meta: meta_of(&checkpoint),
-            snapshot: checkpoint,
-        })
+        snapshot_of(newest.ok_or_else(|| io::Error::other("there is no checkpoint yet"))?)
     }
 }
 
 impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
-    type SnapshotData = Checkpoint;
+    type SnapshotData = Manifest;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
@@ -214,43 +224,35 @@ impl<S: StateMachine> RaftStateMachine<Types> for Machine<S> {
 
     async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Self::SnapshotBuilder> {
         // Without one the library is told to wait: an error here would stop the group.
-        match self.place.load().await {
-            Ok(Some(newest)) => Some(Builder {
-                newest: Some(newest),
-            }),
-            Ok(None) => None,
-            Err(error) => {
-                tracing::warn!(%error, "the newest checkpoint cannot be read");
-                None
-            }
-        }
+        let newest = Some(self.checkpoints.newest()?);
+        Some(Builder { newest })
     }
 
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
         Builder {
-            newest: self.place.load().await.ok().flatten(),
+            newest: self.checkpoints.newest(),
         }
     }
 
     async fn install_snapshot(
         &mut self,
-        meta: &SnapshotMeta,
-        snapshot: Checkpoint,
+        _meta: &SnapshotMeta,
+        snapshot: Manifest,
     ) -> Result<(), io::Error> {
-        self.state()
-            .restore(&snapshot.state)
-            .map_err(io::Error::other)?;
-        self.clock = snapshot.clock;
-        self.last_applied = meta.last_log_id;
-        self.membership = meta.last_membership.clone();
-        self.place.write(snapshot).await
+        // Its files must be here: they are not sent yet.
+        if self.checkpoints.newest().as_ref() != Some(&snapshot) {
+            return Err(io::Error::other(
+                "the runs of a checkpoint of another member are not here",
+            ));
+        }
+        self.stand(&snapshot.standing).map_err(io::Error::other)?;
+        let checkpoints = self.checkpoints.clone();
+        checkpoints
+            .restore(|pairs, blocks| self.state().restore(pairs, blocks))
+            .map_err(io::Error::other)
     }
 
-    async fn get_current_snapshot(&mut self) -> Result<Option<CheckpointSnapshot>, io::Error> {
-        let newest = self.place.load().await?;
-        Ok(newest.map(|checkpoint| Snapshot {
-            meta: meta_of(&checkpoint),
-            snapshot: checkpoint,
-        }))
+    async fn get_current_snapshot(&mut self) -> Result<Option<ManifestSnapshot>, io::Error> {
+        self.checkpoints.newest().map(snapshot_of).transpose()
     }
 }

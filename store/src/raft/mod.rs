@@ -2,9 +2,8 @@
 //!
 //! Owns: its configuration and the glue to journal and state. Nothing of the library leaves this
 //! module and [`crate::group`], so that moving to another version touches these files only. Read
-//! next: [`log`], [`machine`], [`checkpoint`].
+//! next: [`log`], [`machine`].
 
-pub mod checkpoint;
 mod log;
 mod machine;
 mod network;
@@ -15,7 +14,6 @@ pub use network::NoPeers;
 pub use types::{Applied, Proposal, Types};
 
 pub(crate) use log::LogStore;
-pub(crate) use machine::CheckpointPlace;
 pub(crate) use types::Answer;
 
 use openraft::{Config, SnapshotPolicy};

@@ -4,8 +4,8 @@
 //! The network between nodes takes its place by the same trait of the library
 //! ([`openraft::RaftNetworkFactory`]). Read next: [`crate::group`].
 
-use super::checkpoint::Checkpoint;
 use super::types::{Types, Vote};
+use crate::checkpoint::Manifest;
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::RPCOption;
 use openraft::raft::{
@@ -33,7 +33,7 @@ impl RaftNetworkFactory<Types> for NoPeers {
 }
 
 impl RaftNetworkV2<Types> for NoPeers {
-    type SnapshotData = Checkpoint;
+    type SnapshotData = Manifest;
 
     async fn append_entries(
         &mut self,
@@ -62,7 +62,7 @@ impl RaftNetworkV2<Types> for NoPeers {
     async fn full_snapshot(
         &mut self,
         _vote: Vote,
-        _snapshot: openraft::type_config::alias::SnapshotOf<Types, Checkpoint>,
+        _snapshot: openraft::type_config::alias::SnapshotOf<Types, Manifest>,
         _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {

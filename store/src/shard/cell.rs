@@ -10,6 +10,7 @@ use super::inbox::Inbox;
 use super::ledger::Ledger;
 use crate::raft::{Applied, StateMachine};
 use anabranch_core::id::{LogIndex, Now, Position, UnixMs, WorkerId};
+use anabranch_core::index::{Blocks, Delta};
 use anabranch_core::port::WorkerPort;
 use anabranch_core::shard::Shard;
 use bytes::Bytes;
@@ -89,17 +90,29 @@ impl StateMachine for Machine {
         self.inbox.wake();
     }
 
-    fn checkpoint(&self) -> Vec<u8> {
+    fn freeze(&mut self) {
         let mut cell = lock(&self.cell);
         let oldest = cell.shard.oldest_position();
         cell.floor = oldest.unwrap_or(Position(u64::MAX));
-        cell.shard.checkpoint()
+        cell.shard.freeze();
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
+    fn copy(&mut self, bytes: usize) -> Option<Delta> {
+        lock(&self.cell).shard.copy(bytes)
+    }
+
+    fn written(&mut self) {
+        lock(&self.cell).shard.written();
+    }
+
+    fn restore(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        blocks: Arc<dyn Blocks>,
+    ) -> Result<(), String> {
         lock(&self.cell)
             .shard
-            .restore(bytes)
+            .restore_pairs(pairs, blocks)
             .map_err(|error| error.to_string())
     }
 }

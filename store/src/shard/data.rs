@@ -274,7 +274,7 @@ impl Actor {
             dir: setup.dir,
             low_water_bytes: setup.low_water_bytes,
             checkpoint_bytes: setup.checkpoint_bytes.max(1),
-            checkpoint_at: group.stats().journal.bytes + setup.checkpoint_bytes,
+            checkpoint_at: group.journal().stats().bytes + setup.checkpoint_bytes,
             next_space_check: MonotonicMs(0),
             space_check_at: 0,
             next_relief: MonotonicMs(0),
@@ -406,7 +406,7 @@ impl Actor {
     }
 
     fn check_space(&mut self, now: Now) {
-        let written = self.group.stats().journal.bytes;
+        let written = self.group.journal().stats().bytes;
         if now.monotonic < self.next_space_check && written < self.space_check_at {
             return;
         }
@@ -441,7 +441,7 @@ impl Actor {
     }
 
     fn checkpoint_when_due(&mut self) {
-        let bytes = self.group.stats().journal.bytes;
+        let bytes = self.group.journal().stats().bytes;
         if bytes < self.checkpoint_at || self.checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -10,12 +10,14 @@
 use super::inbox::Inbox;
 use super::thread::{self, ShardStartError};
 use super::{FRAME_BYTES, shutting_down};
+use crate::checkpoint::{WHOLE_KEY, whole_delta};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::group::{Committed, Group, GroupOptions, GroupStats, ProposeError};
 use crate::raft::{Applied, StateMachine};
 use anabranch_core::error::{ErrorKind, Refusal};
 use anabranch_core::id::{LogIndex, Position, UnixMs};
+use anabranch_core::index::{Blocks, Delta};
 use anabranch_core::meta::{Meta, MetaCommand, MetaReply};
 use anabranch_core::port::{MetaDone, MetaPort};
 use anabranch_core::router::Fabric;
@@ -143,6 +145,8 @@ impl MetaPort for MetaShard {
 /// The fabric's metadata as the group's state machine.
 struct Machine {
     fabric: Arc<Fabric>,
+    /// The checkpoint begun and not yet copied.
+    frozen: Option<Vec<u8>>,
     /// What the last frame's commands answered, until its proposer takes it.
     outcomes: Outcomes,
 }
@@ -164,13 +168,29 @@ impl StateMachine for Machine {
         Ok(Applied::default())
     }
 
-    fn checkpoint(&self) -> Vec<u8> {
-        self.fabric.meta().encode()
+    fn freeze(&mut self) {
+        self.frozen = Some(self.fabric.meta().encode());
     }
 
-    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.fabric
-            .install(Meta::decode(bytes).map_err(|error| error.to_string())?);
+    /// In one piece: metadata is small, and other shards' answers depend on none of it.
+    fn copy(&mut self, _bytes: usize) -> Option<Delta> {
+        Some(whole_delta(self.frozen.take().unwrap_or_default()))
+    }
+
+    fn written(&mut self) {}
+
+    fn restore(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+        _blocks: Arc<dyn Blocks>,
+    ) -> Result<(), String> {
+        for (key, state) in pairs {
+            if key != WHOLE_KEY {
+                return Err("a pair of metadata that this server does not know".to_owned());
+            }
+            let meta = Meta::decode(&state).map_err(|error| error.to_string())?;
+            self.fabric.install(meta);
+        }
         Ok(())
     }
 }
@@ -218,6 +238,7 @@ impl Actor {
         let outcomes = Outcomes::default();
         let machine = Machine {
             fabric: setup.fabric,
+            frozen: None,
             outcomes: outcomes.clone(),
         };
         let opened = Group::open(&setup.dir, setup.disk, setup.clock, setup.options, machine);
@@ -228,7 +249,7 @@ impl Actor {
             thread: Mutex::new(None),
             ended: Mutex::new(None),
         };
-        let checkpoint_at = group.stats().journal.bytes + CHECKPOINT_BYTES;
+        let checkpoint_at = group.journal().stats().bytes + CHECKPOINT_BYTES;
         Ok((
             Actor {
                 inbox,
@@ -313,7 +334,7 @@ impl Actor {
     }
 
     async fn checkpoint_when_due(&mut self) {
-        let bytes = self.group.stats().journal.bytes;
+        let bytes = self.group.journal().stats().bytes;
         if bytes < self.checkpoint_at {
             return;
         }

@@ -6,7 +6,8 @@
 //!
 //! Model: a write reaches the page cache at once; each 512-byte sector of it is stable after
 //! `sync`, and after a crash an unsynced sector is kept or lost by a throw of the dice (so a write
-//! tears). A created, renamed or removed name is stable after `sync_dir`; a crash keeps a random
+//! tears). A sync that fails may have kept some of them, and forgets that the others were written: a later
+//! one does not try them again. A created, renamed or removed name is stable after `sync_dir`; a crash keeps a random
 //! prefix of the changes not yet synced.
 
 mod state;
@@ -16,7 +17,7 @@ mod tests;
 pub use state::SECTOR_BYTES;
 
 use super::{Disk, DiskFile, DiskLock};
-use state::{Inode, NameChange, State, apply_change};
+use state::{Inode, NameChange, State, apply_change, count_down};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ pub struct Faults {
     pub fail_write_after: Option<u64>,
     /// Syncs of files fail once this many more have succeeded.
     pub fail_sync_after: Option<u64>,
+    /// The power goes once this many more calls have changed something (writes, syncs, and changes and syncs
+    /// of names): each later one fails, until the crash.
+    pub power_off_after: Option<u64>,
     /// One sync in this many reports success without making anything stable; 0 = never.
     pub lose_one_sync_in: u64,
     /// Bytes that all files together may occupy; creating beyond gives `StorageFull`.
@@ -38,6 +42,8 @@ pub struct Faults {
 /// Calls that the disk served.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SimStats {
+    /// Calls that changed something and succeeded.
+    pub changes: u64,
     /// Writes that succeeded.
     pub writes: u64,
     /// Syncs of files that succeeded or pretended to.
@@ -208,6 +214,7 @@ impl Disk for SimDisk {
 
     fn create_zeroed(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.lock_state();
+        state.use_power()?;
         if state.names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -235,6 +242,7 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.lock_state();
+        state.use_power()?;
         if !state.names.contains_key(from) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -247,6 +255,7 @@ impl Disk for SimDisk {
         if !state.names.contains_key(path) {
             return Err(io::ErrorKind::NotFound.into());
         }
+        state.use_power()?;
         state.change(NameChange::Unlink(path.to_owned()));
         Ok(())
     }
@@ -263,10 +272,16 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.lock_state();
-        state.pending.clear();
-        state.stable_names = state.names.clone();
+        state.use_power()?;
+        for change in std::mem::take(&mut state.pending) {
+            if change.is_in(dir) {
+                apply_change(&mut state.stable_names, &change);
+            } else {
+                state.pending.push(change);
+            }
+        }
         Ok(())
     }
 
@@ -309,21 +324,10 @@ impl SimFile {
     }
 }
 
-/// Counts a fault down: `Err` once nothing is left, and for ever after.
-fn count_down(left: &mut Option<u64>, what: &str) -> io::Result<()> {
-    match left {
-        Some(0) => Err(io::Error::other(format!("injected {what} failure"))),
-        Some(more) => {
-            *more -= 1;
-            Ok(())
-        }
-        None => Ok(()),
-    }
-}
-
 impl DiskFile for SimFile {
     fn write_at(&self, slices: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.with(|state| {
+            state.use_power()?;
             count_down(&mut state.faults.fail_write_after, "write")?;
             let total: usize = slices.iter().map(|slice| slice.len()).sum();
             let start = offset as usize;
@@ -367,7 +371,11 @@ impl DiskFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         self.with(|state| {
-            count_down(&mut state.faults.fail_sync_after, "sync")?;
+            state.use_power()?;
+            if let Err(error) = count_down(&mut state.faults.fail_sync_after, "sync") {
+                state.give_up_dirty(self.inode);
+                return Err(error);
+            }
             state.stats.syncs += 1;
             let one_in = state.faults.lose_one_sync_in;
             if one_in > 0 && state.below(one_in) == 0 {

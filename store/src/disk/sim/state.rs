@@ -6,7 +6,8 @@
 use super::Faults;
 use super::SimStats;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Unit of tearing, in bytes.
 pub const SECTOR_BYTES: usize = 512;
@@ -64,6 +65,25 @@ impl State {
         inodes.map(|(_, inode)| inode.now.len() as u64).sum()
     }
 
+    /// Counts a call that changes something; an error when the power is off.
+    pub(super) fn use_power(&mut self) -> io::Result<()> {
+        count_down(&mut self.faults.power_off_after, "power")?;
+        self.stats.changes += 1;
+        Ok(())
+    }
+
+    /// What a failed sync leaves: some sectors are stable, and none counts as unsynced any more.
+    pub(super) fn give_up_dirty(&mut self, number: u64) {
+        let inode = self.inodes.get_mut(&number);
+        let dirty = inode.map(|inode| std::mem::take(&mut inode.dirty));
+        for sector in dirty.unwrap_or_default() {
+            let survives = self.below(2) == 0;
+            if let (true, Some(inode)) = (survives, self.inodes.get_mut(&number)) {
+                inode.settle(sector);
+            }
+        }
+    }
+
     pub(super) fn change(&mut self, change: NameChange) {
         apply_change(&mut self.names, &change);
         self.pending.push(change);
@@ -78,6 +98,29 @@ impl Inode {
             self.stable.resize(end, 0);
         }
         self.stable[start..end].copy_from_slice(&self.now[start..end]);
+    }
+}
+
+/// Counts a fault down: `Err` once nothing is left, and for ever after.
+pub(super) fn count_down(left: &mut Option<u64>, what: &str) -> io::Result<()> {
+    match left {
+        Some(0) => Err(io::Error::other(format!("injected {what} failure"))),
+        Some(more) => {
+            *more -= 1;
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+impl NameChange {
+    /// Whether a sync of `dir` makes it stable.
+    pub(super) fn is_in(&self, dir: &Path) -> bool {
+        let path = match self {
+            NameChange::Link(path, _) | NameChange::Unlink(path) => path,
+            NameChange::Rename(_, to) => to,
+        };
+        path.parent() == Some(dir)
     }
 }
 

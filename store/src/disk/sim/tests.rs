@@ -80,3 +80,54 @@ fn a_lost_sync_keeps_nothing_stable() {
     assert!(left.contains(&0));
     assert_eq!(disk.stats().lost_syncs, 1);
 }
+
+#[test]
+fn a_sync_of_one_folder_makes_no_name_of_another_stable() {
+    let survived = (0..32).filter(|seed| {
+        let disk = SimDisk::new(*seed);
+        disk.create_zeroed(&path("f"), 1).unwrap();
+        disk.create_zeroed(Path::new("e/f"), 1).unwrap();
+        disk.sync_dir(Path::new("d")).unwrap();
+        disk.crash();
+        disk.open(&path("f")).unwrap();
+        disk.open(Path::new("e/f")).is_ok()
+    });
+    let survived = survived.count();
+    assert!(survived > 0 && survived < 32, "{survived} of 32");
+}
+
+#[test]
+fn what_a_failed_sync_lost_is_not_tried_again_by_the_next_one() {
+    let disk = SimDisk::new(3);
+    let file = disk.create_zeroed(&path("f"), 512 * 64).unwrap();
+    disk.sync_dir(Path::new("d")).unwrap();
+    disk.set_faults(Faults {
+        fail_sync_after: Some(0),
+        ..Faults::default()
+    });
+    write_all_at(&*file, &[7; 512 * 64], 0).unwrap();
+    assert!(file.sync().is_err());
+    disk.set_faults(Faults::default());
+    file.sync().unwrap();
+    assert_eq!(disk.contents(&path("f")).unwrap(), vec![7; 512 * 64]);
+    disk.crash();
+    assert!(disk.contents(&path("f")).unwrap().contains(&0));
+}
+
+#[test]
+fn without_power_nothing_changes_any_more() {
+    let disk = SimDisk::new(1);
+    let file = disk.create_zeroed(&path("f"), 512).unwrap();
+    disk.set_faults(Faults {
+        power_off_after: Some(1),
+        ..Faults::default()
+    });
+    write_all_at(&*file, b"x", 0).unwrap();
+    assert!(write_all_at(&*file, b"y", 0).is_err());
+    assert!(file.sync().is_err());
+    assert!(disk.remove(&path("f")).is_err());
+    assert!(disk.rename(&path("f"), &path("g")).is_err());
+    assert!(disk.sync_dir(Path::new("d")).is_err());
+    assert!(disk.create_zeroed(&path("h"), 1).is_err());
+    assert_eq!(disk.contents(&path("f")).unwrap()[0], b'x');
+}

@@ -1,0 +1,7 @@
+//! A run of any bytes: `cargo +nightly fuzz run run`. Next: `targets.rs`.
+#![no_main]
+#[allow(dead_code)]
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::run(bytes));
