@@ -30,8 +30,8 @@ pub trait Blocks: Send + Sync {
 /// counts as a whole or not at all.
 #[derive(Debug, Default)]
 pub struct Delta {
-    /// To be written to the index file. None of them is named by either of the two checkpoints before: when the
-    /// newest one proves damaged, the one before it is opened.
+    /// To be written to the index file. None of them is named by either of the two checkpoints before, those of an
+    /// earlier life of the node included: when the newest one proves damaged, the one before it is opened.
     pub blocks: Vec<(Block, BlockBytes)>,
     /// Pairs that came or changed (a value), and keys that went (no value); each key once.
     pub pairs: Vec<(Bytes, Option<Bytes>)>,

@@ -10,9 +10,9 @@ use anabranch_core::meta::{ExchangeSpec, MetaCommand, MetaReply};
 use anabranch_core::port::{MetaPort, Question, ShardReply};
 use anabranch_core::router::Fabric;
 use anabranch_store::clock::{RuntimeClock, SystemClock};
-use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::disk::sim::{Faults, SimDisk};
+use anabranch_store::disk::{Disk, write_all_at};
 use anabranch_store::group::GroupOptions;
 use anabranch_store::journal::WriterMode;
 use anabranch_store::shard::{DataShard, DataShardSetup, MetaShard, MetaShardSetup};
@@ -70,6 +70,57 @@ async fn confirmed_messages_are_delivered_after_a_power_loss_and_settled_ones_ar
     };
     assert_eq!((stat.ready, stat.unsettled), (0, 0));
     worker.shard.shutdown_local().await;
+}
+
+/// Written by a server whose checkpoints were whole files: `orders` with five messages, and a retained one.
+#[tokio::test(start_paused = true)]
+async fn a_folder_of_an_earlier_server_opens_and_gets_checkpoints_of_today() {
+    let orders = StreamId(0xFFFF_0000_0000_0001);
+    let disk = SimDisk::new(15);
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/shard-1");
+    for entry in std::fs::read_dir(samples).unwrap() {
+        let entry = entry.unwrap();
+        let path = Path::new("shard").join(entry.file_name());
+        let bytes = std::fs::read(entry.path()).unwrap();
+        // The segment's zeros at its end are left out of the sample.
+        let is_segment = path.extension().is_some();
+        let len = if is_segment {
+            4 << 20
+        } else {
+            bytes.len() as u64
+        };
+        let file = disk.create_zeroed(&path, len).unwrap();
+        write_all_at(&*file, &bytes, 0).unwrap();
+        file.sync().unwrap();
+    }
+    disk.sync_dir(Path::new("shard")).unwrap();
+    for life in 1..=3 {
+        let mut worker = Worker::start(&disk, life).await;
+        let old = disk.list(Path::new("shard")).unwrap();
+        let old = old.iter().filter(|name| name.starts_with("checkpoint-"));
+        assert_eq!(
+            old.count(),
+            usize::from(life < 3),
+            "gone once there are two of today"
+        );
+        worker.attach_to(orders, 1).await;
+        let bodies: Vec<Bytes> = worker
+            .deliveries(5)
+            .await
+            .into_iter()
+            .map(|one| one.message.body.clone())
+            .collect();
+        let expected: Vec<Bytes> = (1..=5)
+            .map(|number| Bytes::from(format!("order {number}")))
+            .collect();
+        assert_eq!(bodies, expected, "life {life}");
+        worker.shard.shutdown_local().await;
+        let names = disk.list(Path::new("shard/checkpoint")).unwrap();
+        assert!(
+            names.iter().any(|name| name.starts_with("manifest-")),
+            "{names:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

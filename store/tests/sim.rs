@@ -3,8 +3,7 @@
 //! one seed alone, `ANABRANCH_SEEDS` that many.
 
 use anabranch_core::id::{LogIndex, Position, UnixMs};
-use anabranch_core::index::{Blocks, Delta};
-use anabranch_store::checkpoint::whole_delta;
+use anabranch_core::index::{BLOCK_BYTES, Block, Blocks, Delta};
 use anabranch_store::clock::RuntimeClock;
 use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::group::{Group, GroupOpenError, GroupOptions};
@@ -14,20 +13,56 @@ use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Records as the state machine saw them: each payload is a number and padding.
+/// Numbers in one page of the book.
+const PAGE: usize = 16;
+
+/// Records as the state machine saw them: each payload is a number and padding. A checkpoint has a pair
+/// for each page that changed, and the numbers of a page in a block.
 #[derive(Default)]
 struct Book {
     numbers: Vec<u64>,
     places: Vec<(Position, Bytes)>,
     clock: UnixMs,
-    frozen: Vec<u8>,
+    changed: BTreeSet<usize>,
+    /// Pages of a checkpoint that are still to be copied, and what is copied.
+    frozen: Vec<(usize, Vec<u64>)>,
+    delta: Delta,
+    blocks: BTreeMap<usize, Block>,
+    end: u32,
+    free: Vec<Block>,
+    /// Blocks not needed any more: since the last checkpoint, by it, by the one before.
+    gone: [Vec<Block>; 2],
+}
+
+impl Book {
+    fn page(&self, page: usize) -> Vec<u64> {
+        let page = self.numbers.chunks(PAGE).nth(page);
+        page.unwrap_or_default().to_vec()
+    }
+
+    fn copy_page(&mut self, page: usize, numbers: &[u64]) {
+        let block = self.free.pop().unwrap_or_else(|| {
+            self.end += 1;
+            Block(self.end)
+        });
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        for (chunk, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            chunk.copy_from_slice(&number.to_le_bytes());
+        }
+        self.delta.blocks.push((block, bytes));
+        let key = (page as u64).to_be_bytes().to_vec();
+        let value = [block.0, numbers.len() as u32].map(u32::to_le_bytes);
+        let pair = (Bytes::from(key), Some(Bytes::from(value.concat())));
+        self.delta.pairs.push(pair);
+        self.gone[0].extend(self.blocks.insert(page, block));
+    }
 }
 
 impl StateMachine for Book {
@@ -41,36 +76,56 @@ impl StateMachine for Book {
         assert!(clock >= self.clock);
         self.clock = clock;
         let number = payload.first_chunk::<8>().ok_or("too short")?;
+        self.changed.insert(self.numbers.len() / PAGE);
         self.numbers.push(u64::from_le_bytes(*number));
         self.places.push((position, payload.clone()));
         Ok(Applied::default())
     }
 
     fn freeze(&mut self) {
-        self.frozen = self
-            .numbers
-            .iter()
-            .flat_map(|number| number.to_le_bytes())
+        let pages = std::mem::take(&mut self.changed);
+        self.frozen = pages
+            .into_iter()
+            .map(|page| (page, self.page(page)))
             .collect();
     }
 
+    /// A page at a time.
     fn copy(&mut self, _: usize) -> Option<Delta> {
-        Some(whole_delta(std::mem::take(&mut self.frozen)))
+        match self.frozen.pop() {
+            Some((page, numbers)) => {
+                self.copy_page(page, &numbers);
+                None
+            }
+            None => Some(std::mem::take(&mut self.delta)),
+        }
     }
 
-    fn written(&mut self) {}
+    fn written(&mut self) {
+        let [copied, rested] = &mut self.gone;
+        self.free.append(rested);
+        rested.append(copied);
+    }
 
     fn restore(
         &mut self,
         pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
-        _: Arc<dyn Blocks>,
+        blocks: Arc<dyn Blocks>,
     ) -> Result<(), String> {
-        for (_, bytes) in pairs {
-            let chunks = bytes.chunks_exact(8);
-            self.numbers = chunks
-                .map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap_or_default()))
-                .collect();
+        let u32_at = |bytes: &[u8], at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        for (key, value) in pairs {
+            let page = u64::from_be_bytes(key[..].try_into().unwrap()) as usize;
+            assert_eq!(self.numbers.len(), page * PAGE, "a page is missing");
+            let (block, count) = (Block(u32_at(&value, 0)), u32_at(&value, 4) as usize);
+            let bytes = blocks.read(block).ok_or("a block cannot be read")?;
+            let numbers = bytes.chunks_exact(8).take(count);
+            let numbers = numbers.map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap()));
+            self.numbers.extend(numbers);
+            self.blocks.insert(page, block);
+            self.end = self.end.max(block.0);
         }
+        // A little more than any block of a checkpoint that was being written.
+        self.end += 1000;
         Ok(())
     }
 }
@@ -180,7 +235,7 @@ async fn lives(seed: u64, weather: Weather) -> (u64, Vec<u64>) {
             group
                 .propose(payload(number, random.random_range(0..1500)), done)
                 .await;
-            if step == checkpoint_at {
+            if step == checkpoint_at || random.random_bool(0.04) {
                 *poisoned.borrow_mut() |= group.checkpoint_now().await.is_err();
             }
             if random.random_bool(0.3) {

@@ -32,8 +32,8 @@ const NAME: &str = "index";
 const UNFINISHED: &str = "index.tmp";
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The file grows by a quarter, but by so many blocks at least and at most: 1 MiB and 64 MiB.
-const GROWTH_BLOCKS: (u64, u64) = (256, 16 * 1024);
+/// The file grows by a quarter, but by so many blocks at least and at most: 64 KiB and 64 MiB.
+const GROWTH_BLOCKS: (u64, u64) = (16, 16 * 1024);
 /// Blocks written between two syncs (2 MiB): one large flush would be in the way of the journal's
 /// small ones.
 const SYNC_BLOCKS: u64 = 512;
@@ -245,11 +245,6 @@ impl IndexFile {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    }
-
-    /// Whether blocks are held that are not known to be durable.
-    pub(super) fn holds_any(&self) -> bool {
-        !self.held().is_empty()
     }
 
     /// Writes every block that is held, durable on return. After an error nothing of it counts: all are

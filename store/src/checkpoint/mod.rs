@@ -12,9 +12,7 @@
 //! manifests before still stand for what they stood for.
 //!
 //! **Two are kept**, so that the newest may rot: then the one before is opened, and the journal, which
-//! is kept from there on, does the rest. A run that both name is not kept twice. Core knows no checkpoint
-//! before the one that it came from; so when the first one after an opening has blocks, the one before
-//! the newest is given up first.
+//! is kept from there on, does the rest. A run that both name is not kept twice.
 //!
 //! **After a failure** nothing of the attempt counts. What it was to write is kept in memory and written
 //! again together with the next delta: the run under a new name, and every block. A sync that failed is
@@ -101,9 +99,6 @@ struct State {
     next_sequence: u64,
     /// Manifests that are there and must not count: damaged, or of an attempt that failed.
     doubted: Vec<u64>,
-    /// Whether core knows all checkpoints kept. It lets blocks rest for two, but of those before its life
-    /// it knows only the one that it came from.
-    rests: bool,
     /// Runs under construction.
     unfinished: BTreeSet<u64>,
 }
@@ -122,7 +117,6 @@ impl State {
         self.kept.push(manifest);
         let over = self.kept.len().saturating_sub(KEEP);
         self.kept.drain(..over);
-        self.rests = true;
         self.whole = None;
     }
 }

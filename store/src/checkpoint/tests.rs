@@ -119,9 +119,11 @@ impl Model {
             .values()
             .flat_map(|(_, blocks)| blocks.iter().map(|(block, _)| *block))
             .collect();
-        let free = (1..=end).map(Block);
+        // The checkpoint before may name the others: they rest.
+        let others = (1..=end).map(Block);
+        let others = others.filter(|block| !named.contains(block)).collect();
         Model {
-            free: free.filter(|block| !named.contains(block)).collect(),
+            gone: [Vec::new(), Vec::new(), others],
             now,
             stamp,
             end,

@@ -67,7 +67,6 @@ impl Checkpoints {
         self.disk.create_dir(&self.dir)?;
         let wanted = Identity::of(&standing, &self.dir);
         let identity = self.index.make(&*self.disk, &self.dir, wanted)?;
-        self.give_up_older();
         self.forget_doubted()?;
         let whole = lock(&self.state).whole.clone();
         if let Some(whole) = whole {
@@ -174,17 +173,6 @@ impl Checkpoints {
         }
         state.keep(manifest);
         Ok(true)
-    }
-
-    /// When blocks come that may lie where the checkpoint before the newest has some: see `State::rests`.
-    fn give_up_older(&self) {
-        let mut state = lock(&self.state);
-        if !state.rests && self.index.holds_any() {
-            let older = state.kept.len().saturating_sub(1);
-            let older: Vec<u64> = state.kept.drain(..older).map(|one| one.sequence).collect();
-            state.doubted.extend(older);
-            state.rests = true;
-        }
     }
 
     /// Removes manifests that must not count, durably: what is written next may be at odds with them.

@@ -136,7 +136,9 @@ impl<S: StateMachine> Machine<S> {
         let start = Instant::now();
         let copied = self.state().copy(bytes);
         let done = copied.is_some();
-        if let (Some(delta), Some(standing)) = (copied, self.frozen.take()) {
+        if let Some(delta) = copied
+            && let Some(standing) = self.frozen.take()
+        {
             self.checkpoints.hold(standing, delta);
         }
         self.checkpoints.paused(start.elapsed());

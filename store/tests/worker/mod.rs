@@ -195,6 +195,10 @@ impl Worker {
     }
 
     pub async fn attach(&mut self, connection: u64) -> ConsumerKey {
+        self.attach_to(STREAM, connection).await
+    }
+
+    pub async fn attach_to(&mut self, stream: StreamId, connection: u64) -> ConsumerKey {
         let consumer = ConsumerKey {
             connection: ConnectionId::new(WORKER, connection),
             tag: ConsumerTag(1),
@@ -203,7 +207,7 @@ impl Worker {
             consumer,
             principal: Arc::new(Principal::default()),
             vhost: Arc::from("/"),
-            stream: STREAM,
+            stream,
             exclusive: false,
             presettled: false,
             credit: 1000,

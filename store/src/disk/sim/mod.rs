@@ -174,8 +174,11 @@ impl SimDisk {
         let state = self.lock_state();
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         let mut eat = |bytes: &[u8]| {
-            for byte in bytes {
-                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            for chunk in bytes.chunks(8) {
+                let mut eight = [0; 8];
+                eight[..chunk.len()].copy_from_slice(chunk);
+                let mixed = (hash ^ u64::from_le_bytes(eight)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                hash = mixed ^ (mixed >> 29);
             }
         };
         for (path, number) in &state.names {
