@@ -81,6 +81,7 @@ fn open(dir: &Path) -> (DataShard, Receiver<Vec<ShardEvent>>) {
         },
         workers: vec![(WORKER, Arc::new(Mailbox(send)))],
         low_water_bytes: 0,
+        limit: None,
         checkpoint_bytes: 256 << 20,
     };
     (DataShard::start(setup).expect("open"), receive)

@@ -9,7 +9,7 @@ use crate::checkpoint::{CheckpointOpenError, CheckpointStats, Checkpoints};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskLock};
 use crate::journal::{
-    Journal, JournalOptions, JournalStats, OpenError, ReadError, WriteError, WriterMode,
+    GivenBack, Journal, JournalOptions, JournalStats, OpenError, ReadError, WriteError, WriterMode,
 };
 use crate::raft::{
     Answer, Applied, LogStore, Machine, NoPeers, Proposal, StateMachine, Types, config,
@@ -127,7 +127,7 @@ pub enum CheckpointError {
     Io(#[from] io::Error),
 }
 
-/// Why no segment was given up.
+/// Why no room was given back.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
     /// The group has stopped.
@@ -437,22 +437,34 @@ impl<S: StateMachine> Group<S> {
         Ok(written)
     }
 
-    /// Gives up whole segments that lie below `position` and below the frame `through`, which a
-    /// checkpoint covers: nothing that any kept checkpoint or the state refers to may lie there.
-    /// Says up to which log index the journal was given up; `None` when there was nothing to give.
-    pub async fn release_below(
+    /// Gives up what is `dead` (ascending ranges) below the frame `through`, which a checkpoint covers: nothing
+    /// that any kept checkpoint or the state refers to may lie there. See [`Journal::give_back`].
+    pub async fn give_back(
         &self,
-        position: Position,
+        dead: &[(Position, Position)],
         through: LogIndex,
-    ) -> Result<Option<LogIndex>, ReleaseError> {
+    ) -> Result<GivenBack, ReleaseError> {
         let journal = &self.inner.journal;
-        let raft = &self.inner.raft;
-        let Some(upto) = journal.releasable(position, through) else {
-            return Ok(None);
+        let Some(upto) = journal.sealed_through(through) else {
+            return Ok(GivenBack::default());
         };
         if upto.0 >= self.inner.uncovered.load(Ordering::Acquire) {
             return Err(ReleaseError::NotCovered(upto));
         }
+        if journal.purged().is_none_or(|purged| purged.index < upto) {
+            self.purge(upto).await?;
+        }
+        let (send, receive) = oneshot::channel();
+        let done = Box::new(move |result| {
+            let _ = send.send(result);
+        });
+        let given = journal.give_back(dead, upto, done)?;
+        receive.await.map_err(|_| ReleaseError::Stopped)??;
+        Ok(given)
+    }
+
+    async fn purge(&self, upto: LogIndex) -> Result<(), ReleaseError> {
+        let raft = &self.inner.raft;
         let stopped = |_| ReleaseError::Stopped;
         // The library purges only what its snapshot covers: tell it of the newest checkpoint first.
         raft.trigger().snapshot().await.map_err(stopped)?;
@@ -468,14 +480,7 @@ impl<S: StateMachine> Group<S> {
             "the log is purged",
         );
         purged.await.map_err(|_| ReleaseError::NotCovered(upto))?;
-        let (send, receive) = oneshot::channel();
-        let done = Box::new(move |result| {
-            let _ = send.send(result);
-        });
-        journal.release(upto, done)?;
-        receive.await.map_err(|_| ReleaseError::Stopped)??;
-        journal.retry_space();
-        Ok(Some(upto))
+        Ok(())
     }
 
     /// Runs `work` with the state machine, between two frames, on the runtime's thread.

@@ -8,7 +8,7 @@ use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::group::{Group, GroupOpenError, GroupOptions, ProposeError, ReleaseError};
-use anabranch_store::journal::{OpenError, WriterMode};
+use anabranch_store::journal::{OpenError, ReadError, WriterMode};
 use anabranch_store::raft::{Applied, StateMachine};
 use bytes::Bytes;
 use std::path::Path;
@@ -241,23 +241,22 @@ async fn what_a_checkpoint_covers_and_nobody_needs_is_released() {
     }
     let files = || disk.list(Path::new("g")).unwrap().len();
     let place = group.with_state(|notes| notes.applied[40].2).await.unwrap();
-    let uncovered = group.release_below(place, LogIndex(30)).await.unwrap_err();
+    let dead = [(Position(0), place)];
+    let uncovered = group.give_back(&dead, LogIndex(30)).await.unwrap_err();
     assert!(
         matches!(uncovered, ReleaseError::NotCovered(_)),
         "{uncovered}"
     );
     let through = group.checkpoint_now().await.unwrap().unwrap();
     let before = files();
-    let released = group.release_below(place, through).await.unwrap().unwrap();
-    assert!(released.0 > 30 && released.0 < 43, "{released}");
+    let given = group.give_back(&dead, through).await.unwrap();
+    assert!(given.segments > 3 && given.bytes > 0, "{given:?}");
     assert!(files() < before);
-    assert!(group.read(Position(48), 10).is_err(), "released");
+    let gone = group.read(Position(48), 10).unwrap_err();
+    assert!(matches!(gone, ReadError::GivenBack(_)), "{gone}");
     assert_eq!(group.read(place, 10).unwrap(), vec![40; 10]);
-    assert_eq!(
-        group.release_below(place, through).await.unwrap(),
-        None,
-        "nothing is left to give"
-    );
+    let again = group.give_back(&dead, through).await.unwrap();
+    assert!(again.is_nothing(), "nothing is left to give");
     for number in 0..60u32 {
         group
             .propose_and_wait(Bytes::from(vec![number as u8; 500]))

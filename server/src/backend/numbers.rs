@@ -156,7 +156,7 @@ impl NodeBackend {
     }
 
     fn alarms(&self) -> Vec<Alarm> {
-        let full = self.parts.shards.iter().any(|shard| shard.is_full());
+        let shortage = self.parts.shards.iter().find_map(|shard| shard.shortage());
         let poisoned = self
             .parts
             .shards
@@ -165,9 +165,7 @@ impl NodeBackend {
         let standing = [
             (
                 "disk",
-                full.then(|| {
-                    "The disk is nearly full: publishing stops until there is room.".to_owned()
-                }),
+                shortage.map(|why| format!("Publishing stops until there is room: {why}.")),
             ),
             (
                 "journal",

@@ -88,6 +88,8 @@ pub struct StoreSettings {
     pub segment_bytes: u64,
     /// Publishing is refused while the disk has less room than this.
     pub low_water_bytes: u64,
+    /// What the files of the data folder may take, 0 for no limit; publishing is refused shortly before.
+    pub journal_bytes_max: u64,
     /// A checkpoint is written when a journal has grown by so much.
     pub checkpoint_bytes: u64,
     /// Messages that wait in all streams of one shard; publishing is refused beyond.
@@ -226,6 +228,7 @@ impl Default for StoreSettings {
             data_shards: 1,
             segment_bytes: 64 << 20,
             low_water_bytes: 256 << 20,
+            journal_bytes_max: 0,
             checkpoint_bytes: 64 << 20,
             entries_max: shard.entries_max,
             volatile_bytes_max: shard.volatile_bytes_max,
@@ -290,6 +293,7 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.data_shards", 1, 64),
         ("store.segment_bytes", 1 << 20, 1 << 32),
         ("store.low_water_bytes", 0, i64::MAX),
+        ("store.journal_bytes_max", 0, i64::MAX),
         ("store.checkpoint_bytes", 1 << 20, i64::MAX),
         ("store.entries_max", 1, i64::MAX),
         ("store.volatile_bytes_max", 1 << 20, i64::MAX),

@@ -28,7 +28,7 @@ use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::group::GroupOptions;
 use anabranch_store::shard::{
-    DataShard, DataShardSetup, MetaShard, MetaShardSetup, ShardStartError,
+    DataShard, DataShardSetup, JournalLimit, MetaShard, MetaShardSetup, ShardStartError,
 };
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -395,19 +395,34 @@ async fn open_meta(
     data: &Path,
     fabric: &Arc<Fabric>,
 ) -> Result<MetaShard, StartError> {
+    let usual = options(settings, "meta");
+    let usual = match limit(settings, data) {
+        Some(limit) => limit.fit(usual),
+        None => usual,
+    };
     let setup = MetaShardSetup {
         dir: data.join("meta"),
         disk: Arc::new(RealDisk),
         clock: Arc::new(SystemClock),
         options: GroupOptions {
             // Metadata are small: a segment of a few MiB is plenty.
-            segment_bytes: settings.store.segment_bytes.min(META_SEGMENT_BYTES),
-            ..options(settings, "meta")
+            segment_bytes: usual.segment_bytes.min(META_SEGMENT_BYTES),
+            ..usual
         },
         fabric: fabric.clone(),
     };
     let opened = off_the_runtime(move || MetaShard::start(setup)).await;
     Ok(opened.unwrap_or(Err(ShardStartError::Ended))?)
+}
+
+/// What the files of the data folder may take.
+fn limit(settings: &Settings, data: &Path) -> Option<JournalLimit> {
+    let bytes_max = settings.store.journal_bytes_max;
+    (bytes_max > 0).then(|| JournalLimit {
+        root: data.to_owned(),
+        bytes_max,
+        shards: settings.store.data_shards,
+    })
 }
 
 /// Largest segment of the metadata journal.
@@ -428,6 +443,7 @@ async fn open_shard(
         shard,
         workers,
         low_water_bytes: settings.store.low_water_bytes,
+        limit: limit(settings, data),
         checkpoint_bytes: settings.store.checkpoint_bytes,
     };
     let opened = off_the_runtime(move || DataShard::start(setup)).await;

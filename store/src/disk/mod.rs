@@ -42,6 +42,9 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
 
     /// Bytes that can still be allocated beneath `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+
+    /// Bytes allocated for all files beneath `dir`: less than their lengths where there are holes.
+    fn used_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 
 /// One open file. Every method works at an explicit offset; there is no cursor.
@@ -59,11 +62,25 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
 
+    /// Gives the blocks inside `len` bytes from `offset` back to the disk: they read as zeros, the length stays.
+    /// `ErrorKind::Unsupported` where there is no such thing. A crash may undo it, in part or all.
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Bytes allocated: less than the length where there are holes.
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        self.len()
+    }
+
     /// True when the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 }
+
+/// Unit in which room is allocated and given back, in bytes.
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// Proof that an exclusive lock is held; dropping it gives the lock back.
 pub trait DiskLock: Send + fmt::Debug {}

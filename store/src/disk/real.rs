@@ -7,7 +7,7 @@ use super::{Disk, DiskFile, DiskLock, zero_range};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, statvfs};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +16,9 @@ const MAX_SLICES: usize = 1024;
 
 /// Zeros written between two syncs while a file is made.
 const ZEROS_PER_SYNC_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Unit of the allocated size that the system tells, whatever the file system's own.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Payloads and password hashes are nobody else's to read.
 const PRIVATE_FILE: u32 = 0o600;
@@ -107,6 +110,21 @@ impl Disk for RealDisk {
         let stat = statvfs(dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
+
+    fn used_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let mut used = 0;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(about) if about.is_dir() => used += self.used_bytes(&entry.path())?,
+                Ok(about) => used += about.blocks() * STAT_BLOCK_BYTES,
+                // Files come and go meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(used)
+    }
 }
 
 fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
@@ -163,6 +181,20 @@ impl DiskFile for RealFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.0, hole, offset, len) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
+            done => Ok(done?),
+        }
+    }
+
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.blocks() * STAT_BLOCK_BYTES)
     }
 }
 
@@ -224,6 +256,29 @@ mod tests {
         );
         drop(held);
         RealDisk.lock(&path).unwrap();
+    }
+
+    #[test]
+    fn a_hole_reads_as_zeros_and_its_room_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk
+            .create_zeroed(&dir.path().join("f"), 256 * 1024)
+            .unwrap();
+        write_all_at(&*file, &[7; 256 * 1024], 0).unwrap();
+        file.sync().unwrap();
+        let before = file.allocated_bytes().unwrap();
+        assert!(before >= 256 * 1024);
+        file.punch(64 * 1024, 128 * 1024).unwrap();
+        assert_eq!(file.len().unwrap(), 256 * 1024);
+        assert_eq!(before - file.allocated_bytes().unwrap(), 128 * 1024);
+        assert_eq!(
+            RealDisk.used_bytes(dir.path()).unwrap(),
+            before - 128 * 1024
+        );
+        let mut read = vec![1; 128 * 1024 + 2];
+        file.read_at(&mut read, 64 * 1024 - 1).unwrap();
+        assert_eq!((read[0], read[1], read[128 * 1024 + 1]), (7, 0, 7));
+        assert!(read[1..=128 * 1024].iter().all(|byte| *byte == 0));
     }
 
     #[test]

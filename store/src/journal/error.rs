@@ -72,6 +72,9 @@ pub enum WriteError {
         /// Term given.
         got_term: Term,
     },
+    /// There is no room on the disk for the next segment, and the journal is closed before there was.
+    #[error("there is no room on the disk for the next segment of the journal")]
+    NoRoom,
     /// A cut or a purge names an index that the journal cannot go to.
     #[error("log index {0} is outside of the journal")]
     OutOfRange(LogIndex),
@@ -86,6 +89,9 @@ pub enum ReadError {
     /// The bytes asked for are not inside one frame of the journal.
     #[error("position {0} with {1} bytes is not inside one frame of the journal")]
     NoBytes(Position, usize),
+    /// What was there was dead, and its room was given back. Nothing is wrong with the journal.
+    #[error("position {0} of the journal was given back: nothing referred to it any more")]
+    GivenBack(Position),
     /// The bytes on disk fail their checksum.
     #[error("the frame at log index {0} is corrupt on disk")]
     Corrupt(LogIndex),

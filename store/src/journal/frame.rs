@@ -199,6 +199,11 @@ pub(crate) fn encode_head(frame: &Frame, link: Link) -> ([u8; HEAD_BYTES], u32) 
     (head, crc)
 }
 
+/// Whether a frame that begins with `bytes` has its payload as it is, so that a part of it is of use.
+pub(crate) fn is_plain(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
 /// Verifies the head of a frame; the payload is verified by [`Head::frame`].
 pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, FrameFault> {
     let Some((envelope, logical)) = bytes

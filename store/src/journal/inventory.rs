@@ -4,9 +4,11 @@
 //! Never reads a frame. Read next: [`super::recovery`].
 
 use super::error::OpenError;
+use super::files::remove_if_there;
 use super::meta::META_NAME;
+use super::released::{RELEASED_NAME, Released};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, segment_path};
-use super::table::{parse_table_name, remove_if_there, table_path};
+use super::table::{parse_table_name, table_path};
 use crate::disk::{Disk, DiskFile};
 use anabranch_core::id::{LogIndex, Position};
 use std::io;
@@ -20,6 +22,10 @@ pub(super) struct Inventory {
     pub(super) bases: Vec<Position>,
     /// Segments that have a side file, ascending.
     tables: Vec<Position>,
+    /// Segments that were released and whose files are still there, ascending.
+    leftover: Vec<Position>,
+    /// What was released; `None` in a folder in which nothing was, or by a server before this file.
+    pub(super) released: Option<Released>,
 }
 
 /// A segment file with a sound header.
@@ -37,9 +43,21 @@ impl Inventory {
             found.sort_unstable();
             found
         };
+        let path = dir.join(RELEASED_NAME);
+        let released = match Released::read(disk, dir) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let what = "the list of released segments is not readable";
+                return Err(corrupt(path, 0, 0, what));
+            }
+            read => read.map_err(OpenError::io(path))?,
+        };
+        let gone = |base: &Position| released.as_ref().is_some_and(|list| list.contains(*base));
+        let (leftover, bases) = found(parse_segment_name).into_iter().partition(gone);
         Ok(Self {
-            bases: found(parse_segment_name),
+            bases,
             tables: found(parse_table_name),
+            leftover,
+            released,
             names,
         })
     }
@@ -67,15 +85,16 @@ impl Inventory {
         self.bases.iter().map(open).collect()
     }
 
-    /// Removes files that were being made when the last life ended, and side files of segments that
-    /// are gone.
+    /// Removes files that were being made when the last life ended, and files of segments that were
+    /// released.
     pub(super) fn remove_leftovers(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         let unfinished = self.names.iter().filter(|name| name.ends_with(".tmp"));
         let unfinished = unfinished.map(|name| dir.join(name));
         let orphans = self.tables.iter();
         let orphans = orphans.filter(|base| self.bases.binary_search(base).is_err());
         let orphans = orphans.map(|base| table_path(dir, *base));
-        for path in unfinished.chain(orphans) {
+        let gone = self.leftover.iter().map(|base| segment_path(dir, *base));
+        for path in unfinished.chain(orphans).chain(gone) {
             remove_if_there(disk, &path).map_err(OpenError::io(path))?;
         }
         Ok(())

@@ -1,53 +1,75 @@
-//! Work on files that no confirm waits for: side files.
+//! Work on files that no confirm waits for: side files, and giving room back.
 //!
-//! Owns: doing it in order, on a thread of its own (in a simulation: at the end of a writer's round).
-//! A failure here is logged and costs nothing but time at the next opening; it never stops the
-//! journal. Never touches a segment that is being written. Read next: [`super::table`],
-//! [`super::writer`], which alone gives it work.
+//! Owns: doing it in order, on a thread of its own (in a simulation: at the end of a writer's round), and
+//! counting readers out. What is about to go is written down first (in the list of what was released, or in
+//! the segment's side file), so a crash anywhere leaves a journal that opens. A failure here is logged and
+//! costs room, or time at the next opening; it never stops the journal. Never touches a segment that is
+//! being written. Read next: [`super::room`] (what goes), [`super::writer`], which alone gives it work.
 
-use super::table::{SideTable, remove_if_there, table_path};
+use super::files::remove_if_there;
+use super::frame::is_plain;
+use super::holes::holes;
+use super::released::Released;
+use super::room::{GiveBack, Gone, Punch};
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, segment_path};
+use super::spares::{KEPT_MAX, KEPT_WHEN_TIGHT, Shelf};
+use super::stats::Health;
+use super::table::{SideTable, read_table, table_path};
+use super::writer::Completion;
 use crate::disk::Disk;
 use anabranch_core::id::Position;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// One piece of work; pieces are done in the order they were given.
-#[derive(Debug)]
 pub(super) enum Job {
     /// Write the side file of a segment whose frames are all synced.
     Table(SideTable),
     /// Remove the side file of a segment that is gone or is written again.
     Forget(Position),
+    /// Give room back.
+    GiveBack(GiveBack),
+    /// Say that the work before is done.
+    Done(Completion),
 }
 
+/// What the work is done with.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) dir: PathBuf,
+    pub(super) shelf: Shelf,
+    pub(super) health: Arc<Health>,
+    /// Length of a segment file that is worth keeping, in bytes.
+    pub(super) segment_bytes: u64,
+}
+
+/// How often holes that were put off are tried again, in milliseconds.
+const PUT_OFF_MS: u64 = 1000;
+
 /// Does jobs for one journal.
-#[derive(Debug)]
 pub(super) struct Keeper {
-    hands: Hands,
     waiting: Vec<Job>,
     thread: Option<(Sender<Job>, JoinHandle<()>)>,
+    /// Does the work where there is no thread.
+    hands: Hands,
 }
 
 impl Keeper {
     /// `background`: on a thread of its own, when one can be had.
-    pub(super) fn new(disk: Arc<dyn Disk>, dir: PathBuf, background: bool) -> Self {
-        let hands = Hands { disk, dir };
-        let thread = background
-            .then(|| hands.clone().start())
-            .and_then(|started| {
-                started
-                    .inspect_err(
-                        |error| tracing::warn!(%error, "side files are written by the writer"),
-                    )
-                    .ok()
-            });
+    pub(super) fn new(place: Place, background: bool) -> Self {
+        let thread = background.then(|| Hands::new(place.clone()).start());
+        let no_thread =
+            |error: &io::Error| tracing::warn!(%error, "the writer keeps the side files itself");
         Self {
-            hands,
             waiting: Vec::new(),
-            thread,
+            thread: thread.and_then(|started| started.inspect_err(no_thread).ok()),
+            hands: Hands::new(place),
         }
     }
 
@@ -67,6 +89,11 @@ impl Keeper {
             }
         }
     }
+
+    /// Forgets what was given and not begun: the journal has failed.
+    pub(super) fn drop_waiting(&mut self) {
+        self.waiting.clear();
+    }
 }
 
 impl Drop for Keeper {
@@ -79,36 +106,172 @@ impl Drop for Keeper {
     }
 }
 
-/// What a job is done with.
-#[derive(Debug, Clone)]
+/// Does the work.
 struct Hands {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
+    place: Place,
+    /// Holes that wait for readers, or for the disk.
+    put_off: BTreeMap<Position, Punch>,
+    /// This file system has no holes.
+    no_holes: bool,
 }
 
 impl Hands {
-    fn start(self) -> io::Result<(Sender<Job>, JoinHandle<()>)> {
-        let (send, jobs): (_, Receiver<Job>) = channel();
-        let named = std::thread::Builder::new().name("journal-keeper".to_owned());
-        let thread = named.spawn(move || {
-            for job in jobs {
-                self.run(job);
-            }
-        })?;
-        Ok((send, thread))
+    fn new(place: Place) -> Self {
+        Self {
+            place,
+            put_off: BTreeMap::new(),
+            no_holes: false,
+        }
     }
 
-    fn run(&self, job: Job) {
-        let (done, base) = match job {
-            Job::Table(table) => (table.write(&*self.disk, &self.dir), table.base),
-            Job::Forget(base) => {
-                let path = table_path(&self.dir, base);
-                (remove_if_there(&*self.disk, &path), base)
+    fn start(mut self) -> io::Result<(Sender<Job>, JoinHandle<()>)> {
+        let (send, jobs) = channel();
+        let named = std::thread::Builder::new().name("journal-keeper".to_owned());
+        Ok((send, named.spawn(move || self.serve(&jobs))?))
+    }
+
+    fn serve(&mut self, jobs: &Receiver<Job>) {
+        loop {
+            let job = if self.put_off.is_empty() {
+                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                jobs.recv_timeout(Duration::from_millis(PUT_OFF_MS))
+            };
+            match job {
+                Ok(job) => self.run(job),
+                Err(RecvTimeoutError::Timeout) => self.punch_put_off(),
+                Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+    }
+
+    fn run(&mut self, job: Job) {
+        let Place { disk, dir, .. } = &self.place;
+        let (done, base) = match job {
+            Job::Table(table) => (table.write(&**disk, dir), table.base),
+            Job::Forget(base) => {
+                self.put_off.remove(&base);
+                (remove_if_there(&**disk, &table_path(dir, base)), base)
+            }
+            Job::GiveBack(work) => return self.give_back(work),
+            Job::Done(done) => return done(Ok(())),
         };
         if let Err(error) = done {
-            let path = table_path(&self.dir, base);
+            let path = table_path(&self.place.dir, base);
             tracing::warn!(path = %path.display(), %error, "a side file was not written or removed");
         }
+    }
+
+    fn give_back(&mut self, work: GiveBack) {
+        if let Err(error) = self.release(work.released, work.segments) {
+            let dir = self.place.dir.display();
+            tracing::warn!(%dir, %error, "segments in which nothing lives were not released");
+        }
+        self.punch_put_off();
+        for punch in work.punches {
+            self.punch(punch);
+        }
+    }
+
+    /// Lists the segments as released, then deletes their files or keeps them to be used again.
+    fn release(&mut self, list: Option<Released>, segments: Vec<Gone>) -> io::Result<()> {
+        let Place {
+            disk,
+            dir,
+            shelf,
+            health,
+            segment_bytes,
+        } = &self.place;
+        if let Some(list) = list {
+            list.write(&**disk, dir)?;
+        }
+        let kept_max = if health.tight() {
+            KEPT_WHEN_TIGHT
+        } else {
+            KEPT_MAX
+        };
+        shelf.keep(&**disk, kept_max)?;
+        let any = !segments.is_empty();
+        for Gone { base, file } in segments {
+            self.put_off.remove(&base);
+            let path = segment_path(dir, base);
+            // Nobody can have begun to read it since it left the journal's memory.
+            let unread = file.filter(|file| Arc::strong_count(file) == 1);
+            match unread {
+                Some(file) => {
+                    let file = file.disk_file();
+                    shelf.recycle(&**disk, dir, &path, file, *segment_bytes, kept_max)?;
+                }
+                None => disk.remove(&path)?,
+            }
+            remove_if_there(&**disk, &table_path(dir, base))?;
+        }
+        if any { disk.sync_dir(dir) } else { Ok(()) }
+    }
+
+    fn punch_put_off(&mut self) {
+        for (_, punch) in std::mem::take(&mut self.put_off) {
+            self.punch(punch);
+        }
+    }
+
+    /// Punches the holes of a segment, or puts that off.
+    fn punch(&mut self, mut punch: Punch) {
+        if self.no_holes {
+            return;
+        }
+        if let Some(before) = self.put_off.remove(&punch.base) {
+            punch.readers.extend(before.readers);
+        }
+        match self.try_punch(&punch) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.put_off.insert(punch.base, punch);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let dir = self.place.dir.display();
+                tracing::warn!(%dir, "this file system has no holes: room comes back by whole segments only");
+                self.no_holes = true;
+            }
+            Err(error) => {
+                let path = segment_path(&self.place.dir, punch.base);
+                tracing::warn!(path = %path.display(), %error, "holes were not punched; it is tried again");
+                self.put_off.insert(punch.base, punch);
+            }
+        }
+    }
+
+    /// Writes down what is given back, then punches; `false` while somebody reads.
+    fn try_punch(&self, punch: &Punch) -> io::Result<bool> {
+        let Place { disk, dir, .. } = &self.place;
+        let Some(file) = punch.readers.first().map(|file| file.disk_file()) else {
+            return Ok(true);
+        };
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        file.read_at(&mut header, 0)?;
+        let header = SegmentHeader::decode(&header);
+        let table = read_table(&**disk, dir, punch.base);
+        let table = table.filter(|table| header.is_some_and(|header| table.belongs_to(&header)));
+        let mut table = table.ok_or_else(|| io::Error::other("it has no sound side file"))?;
+        if table.given_back != punch.given_back {
+            table.given_back = punch.given_back.clone();
+            table.write(&**disk, dir)?;
+        }
+        if punch.readers.iter().any(|file| Arc::strong_count(file) > 1) {
+            return Ok(false);
+        }
+        let plain = |offset: u64| {
+            let mut magic = [0; 4];
+            file.read_at(&mut magic, offset).is_ok() && is_plain(&magic)
+        };
+        for (from, to) in holes(
+            &table.frames,
+            &table.given_back,
+            table.capacity_bytes,
+            plain,
+        ) {
+            file.punch(from, to - from)?;
+        }
+        Ok(true)
     }
 }

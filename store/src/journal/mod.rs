@@ -13,6 +13,7 @@ mod evidence;
 mod files;
 pub mod frame;
 mod gather;
+mod holes;
 mod inventory;
 mod keeper;
 pub mod meta;
@@ -20,6 +21,8 @@ mod placement;
 mod queue;
 mod reader;
 mod recovery;
+mod released;
+mod room;
 mod segment;
 mod spares;
 mod stats;
@@ -32,6 +35,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use frame::{Frame, FrameKind};
 pub use meta::{FrameId, VoteRecord};
 pub use queue::WriterMode;
+pub use room::GivenBack;
 pub use stats::JournalStats;
 pub use writer::Completion;
 
@@ -112,18 +116,22 @@ impl Journal {
         let health = Arc::new(Health::default());
         health.set_synced_end(found.next_index.0);
         let queue = Arc::new(Queue::default());
+        let newest = found.segments.back();
+        let newest_base = newest.map_or(Position(0), |newest| newest.base);
         let writer = Writer::new(WriterStart {
             disk,
             dir: dir.to_owned(),
             meta: found.meta_file,
-            epoch: found.meta.epoch,
+            written: found.meta,
             chain: found.chain,
             current: found.current,
             end_index: found.next_index.0,
             segment_bytes: told.segment_bytes,
             background: options.writer == WriterMode::Thread,
             health: health.clone(),
+            newest_base,
             missing_tables: found.missing_tables,
+            unfinished: found.unfinished,
         });
         let running = queue::start("journal-writer", queue.clone(), writer, options.writer)
             .map_err(OpenError::io(dir))?;
@@ -132,6 +140,7 @@ impl Journal {
         }
         let shared = Shared {
             segments: found.segments,
+            released: found.released,
             tail: Tail::default(),
             meta: found.meta,
             last: found.last,
@@ -228,58 +237,22 @@ impl Journal {
     }
 
     /// Moves the purge pointer: frames up to `id` are no longer part of the log. Their bytes stay
-    /// until [`Journal::release`].
+    /// until [`Journal::give_back`].
     pub fn purge(&self, id: FrameId, done: Completion) -> Result<(), WriteError> {
         let mut shared = self.lock();
         if id.index >= shared.next_index {
             return Err(WriteError::OutOfRange(id.index));
         }
-        if shared
-            .meta
-            .purged
-            .is_none_or(|purged| purged.index < id.index)
-        {
-            shared.meta.purged = Some(id);
-        }
-        self.inner
-            .queue
-            .push([Op::Meta(shared.meta), Op::Done(done)]);
+        let before = shared.meta.purged.filter(|purged| purged.index > id.index);
+        let purged = before.unwrap_or(id);
+        shared.meta.purged = Some(purged);
+        self.inner.queue.push([Op::Purge(purged, done)]);
         Ok(())
     }
 
     /// The purge pointer.
     pub fn purged(&self) -> Option<FrameId> {
         self.lock().meta.purged
-    }
-
-    /// The last log index of the newest whole segment that ends at or below both `position` and
-    /// `through`: what could be purged and released. Never the segment being written.
-    pub fn releasable(&self, position: Position, through: LogIndex) -> Option<LogIndex> {
-        let shared = self.lock();
-        let sealed = shared.segments.len().saturating_sub(1);
-        let old = shared.segments.iter().take(sealed);
-        let old = old.take_while(|one| one.end() <= position && one.end_index().0 <= through.0 + 1);
-        old.last()?.end_index().0.checked_sub(1).map(LogIndex)
-    }
-
-    /// Gives up the bytes of whole segments that end at or below `through`, which must be purged.
-    /// One file is kept to be used again, the others are deleted. Says how many were given up.
-    pub fn release(&self, through: LogIndex, done: Completion) -> Result<usize, WriteError> {
-        let mut shared = self.lock();
-        if shared
-            .meta
-            .purged
-            .is_none_or(|purged| purged.index < through)
-        {
-            return Err(WriteError::OutOfRange(through));
-        }
-        let mut bases = Vec::new();
-        while shared.segments.len() > 1 && shared.segments[0].end_index().0 <= through.0 + 1 {
-            bases.extend(shared.segments.pop_front().map(|gone| gone.base));
-        }
-        let count = bases.len();
-        self.inner.queue.push([Op::Release(bases), Op::Done(done)]);
-        Ok(count)
     }
 
     /// Says whether the disk is nearly full: then released files are given back to it rather than kept to
@@ -325,14 +298,10 @@ impl Journal {
         self.inner.health.poison()
     }
 
-    /// Whether there was no room for the next segment: new messages should be refused.
+    /// Whether there was no room for the next segment: new messages should be refused. The writer tries
+    /// again by itself.
     pub fn no_space(&self) -> bool {
         self.inner.health.no_space()
-    }
-
-    /// Lets the writer try again to make room ready, after space was freed.
-    pub fn retry_space(&self) {
-        self.inner.health.retry_space();
     }
 
     /// Counters since opening.

@@ -4,19 +4,22 @@
 //! position. Never touches a file. Read next: [`super::segment`], [`super::writer`] (which does on
 //! disk what is decided here).
 
-use super::error::WriteError;
+use super::error::{ReadError, WriteError};
 use super::frame::{ENVELOPE_BYTES, Frame, MAX_PAYLOAD_BYTES};
 use super::meta::{FrameId, Meta};
+use super::released::Released;
 use super::segment::{FileSlot, FrameTable, Segment, capacity_for, grown_capacity, segment_path};
 use super::tail::Tail;
-use super::writer::{Cut, Op};
+use super::writer::{Cut, Op, Roll};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 /// What a journal knows of its frames.
 pub(super) struct Shared {
+    /// Ascending; some that lay between were released.
     pub(super) segments: VecDeque<Segment>,
+    pub(super) released: Released,
     pub(super) tail: Tail,
     pub(super) meta: Meta,
     pub(super) last: Option<FrameId>,
@@ -98,14 +101,14 @@ impl Shared {
                 slot.clone(),
             ));
             self.meta.newest_base = self.end.0;
-            roll = Some(Op::Roll {
+            roll = Some(Op::Roll(Roll {
                 base: self.end,
                 first_index: frame.index,
                 prev_term: self.last.map_or(Term(0), |last| last.term),
                 capacity_bytes,
                 slot,
                 sealed,
-            });
+            }));
         }
         if let Some(segment) = self.segments.back_mut() {
             segment.push(logical, stored);
@@ -134,6 +137,22 @@ impl Shared {
             .partition_point(|segment| segment.base <= position)
             .checked_sub(1)?;
         self.segments.get(nth)
+    }
+
+    /// Where the frame `index` ends.
+    pub(super) fn frame_end(&self, index: LogIndex) -> Option<Position> {
+        let segment = self.segment_of(index)?;
+        let next = segment.frame_at(LogIndex(index.0 + 1));
+        Some(next.map_or(segment.end(), |(position, _)| position))
+    }
+
+    /// Tells bytes that were given back from those that are (or never were) there.
+    pub(super) fn check_there(&self, from: Position, to: Position) -> Result<(), ReadError> {
+        let punched = |segment: &Segment| segment.is_given_back(from, to);
+        if self.released.contains(from) || self.segment_covering(from).is_some_and(punched) {
+            return Err(ReadError::GivenBack(from));
+        }
+        Ok(())
     }
 
     pub(super) fn term_of(&self, index: LogIndex) -> Option<Term> {

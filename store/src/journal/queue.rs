@@ -63,8 +63,8 @@ impl Queue {
         self.wake_task.notify_one();
     }
 
-    /// Waits for steps on the writer's own thread; `false` when closed and drained.
-    fn take_blocking(&self, into: &mut Vec<Op>) -> bool {
+    /// Waits for steps on the writer's own thread, or as long as `at_most`; `false` when closed and drained.
+    fn take_blocking(&self, into: &mut Vec<Op>, at_most: Option<Duration>) -> bool {
         let mut waiting = self.lock();
         loop {
             if !waiting.ops.is_empty() {
@@ -75,14 +75,21 @@ impl Queue {
                 return false;
             }
             waiting.asleep = true;
-            waiting = self
-                .wake_thread
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner);
+            let Some(at_most) = at_most else {
+                let woken = self.wake_thread.wait(waiting);
+                waiting = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let woken = self.wake_thread.wait_timeout(waiting, at_most);
+            let (guard, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+            waiting = guard;
+            if timeout.timed_out() && waiting.ops.is_empty() && !waiting.closed {
+                return true;
+            }
         }
     }
 
-    async fn take(&self, into: &mut Vec<Op>) -> bool {
+    async fn take(&self, into: &mut Vec<Op>, at_most: Option<Duration>) -> bool {
         loop {
             {
                 let mut waiting = self.lock();
@@ -94,9 +101,23 @@ impl Queue {
                     return false;
                 }
             }
-            self.wake_task.notified().await;
+            let woken = self.wake_task.notified();
+            let Some(at_most) = at_most else {
+                woken.await;
+                continue;
+            };
+            if tokio::time::timeout(at_most, woken).await.is_err() {
+                return true;
+            }
         }
     }
+}
+
+/// How long a writer that wants room waits before it looks again.
+const ROOM_WAIT: Duration = Duration::from_millis(250);
+
+fn wait_of(writer: &Writer) -> Option<Duration> {
+    writer.wants_room().then_some(ROOM_WAIT)
 }
 
 /// Where a journal's writer runs.
@@ -133,21 +154,23 @@ pub(crate) fn start(
             let thread = named.spawn(move || {
                 raise_priority();
                 let mut ops = Vec::new();
-                while queue.take_blocking(&mut ops) {
+                while queue.take_blocking(&mut ops, wait_of(&writer)) {
                     writer.run(&mut ops);
                 }
+                writer.finish();
             })?;
             Ok(Running::Thread(thread))
         }
         WriterMode::Local { latency } => {
             tokio::spawn(async move {
                 let mut ops = Vec::new();
-                while queue.take(&mut ops).await {
+                while queue.take(&mut ops, wait_of(&writer)).await {
                     if !latency.is_zero() {
                         tokio::time::sleep(latency).await;
                     }
                     writer.run(&mut ops);
                 }
+                writer.finish();
             });
             Ok(Running::Task)
         }

@@ -31,10 +31,13 @@ impl Journal {
                 return Ok(frame.clone());
             }
             let place = shared.segment_of(index).and_then(|segment| {
-                let (_, offset) = segment.frame_at(index)?;
-                Some((segment.file.get()?.clone(), offset))
+                let (position, offset) = segment.frame_at(index)?;
+                Some((segment.file.get()?.clone(), position, offset))
             });
-            place.ok_or(ReadError::NoFrame(index))?
+            let (file, position, offset) = place.ok_or(ReadError::NoFrame(index))?;
+            let end = shared.frame_end(index).unwrap_or(position);
+            shared.check_there(position, end)?;
+            (file, offset)
         };
         let mut head = [0; HEAD_BYTES];
         file.read_at(&mut head, offset)?;
@@ -74,6 +77,7 @@ impl Journal {
                 }
                 return Ok(rest.slice(..len));
             }
+            shared.check_there(position, Position(position.0.saturating_add(1)))?;
             let place = shared.segment_covering(position).and_then(|segment| {
                 let (_, start, end, offset) = segment.frame_covering(position)?;
                 let inside = position.0 - start.0;

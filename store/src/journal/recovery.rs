@@ -19,6 +19,8 @@ use super::files::{drop_tail, install_segment};
 use super::frame::{FrameFault, HEAD_BYTES, Head, decode_head};
 use super::inventory::{Inventory, SegmentAt, corrupt};
 use super::meta::{FrameId, Meta, MetaFile};
+use super::released::Released;
+use super::room::Punch;
 use super::segment::{
     SEGMENT_HEADER_BYTES, Segment, SegmentHeader, filled, first_capacity, salt_of, segment_path,
 };
@@ -47,6 +49,10 @@ pub(crate) struct Recovered {
     pub(crate) cut: bool,
     /// Side files that sealed segments lack, or whose were of no use.
     pub(crate) missing_tables: Vec<SideTable>,
+    /// What was released so far.
+    pub(crate) released: Released,
+    /// Segments of which parts were given back, should a crash have come before the holes.
+    pub(crate) unfinished: Vec<Punch>,
 }
 
 /// What recovery is told.
@@ -70,6 +76,14 @@ pub(super) struct Expect {
 }
 
 impl Expect {
+    /// Goes on with a segment before which others were released.
+    fn jump(&mut self, header: &SegmentHeader) {
+        self.index = header.first_index.0;
+        self.term = self.term.max(header.prev_term.0);
+        self.chain = header.prev_crc;
+        self.position = header.base.0;
+    }
+
     /// Goes on behind a segment whose side file is believed.
     fn skip(&mut self, table: &SideTable) {
         self.index += table.frames.places.len() as u64;
@@ -164,11 +178,22 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             position: header.base.0,
             committed: 0,
         });
-        // Only what was purged is ever released.
+        // Only what was purged is ever released, and what was released is listed (but for what a server
+        // before there was a list released: always the first).
+        let before = Position(if nth == 0 { 0 } else { first.position });
+        let listed = match &inventory.released {
+            Some(released) => released.covers(before, header.base),
+            None => nth == 0,
+        };
         let released_end = meta.purged.map_or(0, |purged| purged.index.0 + 1);
-        if nth == 0 && header.first_index.0 > released_end {
+        let released = listed && header.first_index.0 <= released_end;
+        if nth == 0 && header.base > before && !released {
             let what = "the segments before this one are missing";
             return Err(corrupt(path, released_end, 0, what));
+        }
+        let gap = nth > 0 && header.base > before && header.first_index.0 > first.index;
+        if gap && released && fault.is_none() {
+            first.jump(&header);
         }
         let joins = header.base.0 == first.position
             && header.first_index.0 == first.index
@@ -195,10 +220,18 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         let table = (covered && inventory.has_table(header.base))
             .then(|| read_table(disk, dir, header.base))
             .flatten();
-        let table = table.filter(|table| next.is_some_and(|next| table.joins(&header, next)));
+        let joins_next = |table: &SideTable| {
+            next.is_some_and(|next| {
+                let released = inventory.released.as_ref();
+                // Between it and the next one segments may have been released.
+                table.joins(next)
+                    || released.is_some_and(|list| list.covers(table.end(), next.base))
+            })
+        };
+        let table = table.filter(|table| table.belongs_to(&header) && joins_next(table));
         if let Some(table) = table {
             first.skip(&table);
-            this.segment.set_table(table.frames);
+            this.segment.set_table(table.frames, table.given_back);
             continue;
         }
         let stop = scan(this, first, &meta, told).map_err(OpenError::io(&this.path))?;
@@ -268,8 +301,18 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         term: Term(expect.term),
         index: LogIndex(index),
     });
+    let mut released = inventory.released.clone().unwrap_or_default();
+    if let Some(first) = scanned
+        .first()
+        .filter(|first| first.header.base > Position(0))
+    {
+        released.add(Position(0), first.header.base);
+    }
+    let mut segments: VecDeque<Segment> = scanned.into_iter().map(|one| one.segment).collect();
     Ok(Recovered {
-        segments: scanned.into_iter().map(|one| one.segment).collect(),
+        unfinished: segments.iter_mut().filter_map(Punch::unfinished).collect(),
+        segments,
+        released,
         meta,
         meta_file,
         current,
@@ -302,7 +345,9 @@ fn create_first(
     let file = disk
         .create_zeroed(&unfinished, header.capacity_bytes)
         .map_err(OpenError::io(&unfinished))?;
-    install_segment(disk, dir, &unfinished, &*file, &header).map_err(OpenError::io(dir))?;
+    install_segment(disk, dir, &unfinished, &*file, &header)
+        .map_err(io::Error::from)
+        .map_err(OpenError::io(dir))?;
     let slot = filled(file.clone());
     let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
     let current = Current {
@@ -323,6 +368,8 @@ fn create_first(
         committed: LogIndex(0),
         cut: false,
         missing_tables: Vec::new(),
+        released: Released::default(),
+        unfinished: Vec::new(),
     })
 }
 

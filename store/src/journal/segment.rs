@@ -166,6 +166,8 @@ pub(crate) struct Segment {
     pub(crate) capacity_bytes: u64,
     pub(crate) file: FileSlot,
     table: FrameTable,
+    /// What of it was given back: logical bytes from the base, ascending, no two touch.
+    given_back: Vec<(u32, u32)>,
 }
 
 impl Segment {
@@ -186,6 +188,7 @@ impl Segment {
             capacity_bytes,
             file,
             table,
+            given_back: Vec::new(),
         }
     }
 
@@ -199,9 +202,34 @@ impl Segment {
         &self.table
     }
 
-    /// Takes over the places that a side file states.
-    pub(crate) fn set_table(&mut self, table: FrameTable) {
+    /// Takes over what a side file states.
+    pub(crate) fn set_table(&mut self, table: FrameTable, given_back: Vec<(u32, u32)>) {
         self.table = table;
+        self.given_back = given_back;
+    }
+
+    /// What of it was given back, in logical bytes from the base.
+    pub(crate) fn given_back(&self) -> &[(u32, u32)] {
+        &self.given_back
+    }
+
+    /// Notes what of it is given back from now on, and hands out the file as readers had it so far.
+    pub(crate) fn give_back(&mut self, ranges: Vec<(u32, u32)>) -> Option<Arc<SegmentFile>> {
+        self.given_back = ranges;
+        let before = self.file.get()?.clone();
+        self.file = filled(before.disk_file().clone());
+        Some(before)
+    }
+
+    /// Whether any byte between two positions was given back.
+    pub(crate) fn is_given_back(&self, from: Position, to: Position) -> bool {
+        let inside = |position: Position| position.0.saturating_sub(self.base.0);
+        let (from, to) = (inside(from), inside(to));
+        let next = self
+            .given_back
+            .partition_point(|range| u64::from(range.1) <= from);
+        let next = self.given_back.get(next);
+        next.is_some_and(|range| u64::from(range.0) < to)
     }
 
     /// The first log index after this segment.

@@ -54,8 +54,9 @@ impl Health {
         self.no_space.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_no_space(&self) {
-        self.no_space.store(true, Ordering::Relaxed);
+    /// Says so, or that it could; gives what was said before.
+    pub(crate) fn set_no_space(&self, none: bool) -> bool {
+        self.no_space.swap(none, Ordering::Relaxed)
     }
 
     /// Whether released files are deleted rather than kept for later.
@@ -65,11 +66,6 @@ impl Health {
 
     pub(crate) fn set_tight(&self, tight: bool) {
         self.tight.store(tight, Ordering::Relaxed);
-    }
-
-    /// Lets the writer try again to make the next segment.
-    pub(crate) fn retry_space(&self) {
-        self.no_space.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn appended(&self, frames: u64) {

@@ -33,9 +33,10 @@
 //! (u32 each). Then the frames, 8 bytes each: logical start from the base and offset of the envelope in
 //! the file (u32 each).
 
+use super::files::replace_file;
 use super::frame::{crc32c, u32_at, u64_at};
 use super::segment::{FramePlace, FrameTable, SegmentHeader, parse_name};
-use crate::disk::{Disk, write_all_at};
+use crate::disk::Disk;
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -145,20 +146,24 @@ impl SideTable {
         })
     }
 
-    /// Whether it describes the present life of the segment that is followed by one with the header
-    /// `next`: chain, index, position and term must go on there.
-    pub(crate) fn joins(&self, header: &SegmentHeader, next: &SegmentHeader) -> bool {
+    /// Whether it describes the present life of the segment with the header `header`.
+    pub(crate) fn belongs_to(&self, header: &SegmentHeader) -> bool {
         self.salt == header.salt
             && self.base == header.base
             && self.first_index == header.first_index
             && self.capacity_bytes == header.capacity_bytes
-            && self.chain == next.prev_crc
+    }
+
+    /// Whether the segment with the header `next` goes on where this one ends: chain, index, position and
+    /// term.
+    pub(crate) fn joins(&self, next: &SegmentHeader) -> bool {
+        self.chain == next.prev_crc
             && self.last_term == next.prev_term
             && self.end() == next.base
             && self.end_index() == next.first_index
     }
 
-    fn end(&self) -> Position {
+    pub(crate) fn end(&self) -> Position {
         Position(self.base.0 + self.frames.len)
     }
 
@@ -168,15 +173,8 @@ impl SideTable {
 
     /// Makes it the segment's side file: durable, and the one before is gone, or nothing has changed.
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        let bytes = self.encode();
         let path = table_path(dir, self.base);
-        let unfinished = path.with_extension("tab.tmp");
-        remove_if_there(disk, &unfinished)?;
-        let file = disk.create_zeroed(&unfinished, bytes.len() as u64)?;
-        write_all_at(&*file, &bytes, 0)?;
-        file.sync()?;
-        disk.rename(&unfinished, &path)?;
-        disk.sync_dir(dir)
+        replace_file(disk, dir, &path, &self.encode())
     }
 }
 
@@ -208,14 +206,6 @@ pub(crate) fn read_table(disk: &dyn Disk, dir: &Path, base: Position) -> Option<
     };
     tracing::warn!(path = %path.display(), error = %what, "a side file is of no use; its segment is read instead");
     None
-}
-
-/// Removes a file unless it is not there.
-pub(super) fn remove_if_there(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -312,7 +302,7 @@ mod tests {
             prev_term: Term(5),
             capacity_bytes: 7,
         };
-        assert!(table.joins(&header, &next));
+        assert!(table.belongs_to(&header) && table.joins(&next));
         for wrong in [
             SegmentHeader { salt: 2, ..header },
             SegmentHeader {
@@ -324,7 +314,7 @@ mod tests {
                 ..header
             },
         ] {
-            assert!(!table.joins(&wrong, &next));
+            assert!(!table.belongs_to(&wrong));
         }
         for wrong in [
             SegmentHeader {
@@ -344,7 +334,7 @@ mod tests {
                 ..next
             },
         ] {
-            assert!(!table.joins(&header, &wrong));
+            assert!(!table.joins(&wrong));
         }
     }
 }

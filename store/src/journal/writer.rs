@@ -1,26 +1,27 @@
 //! The writer: the only code that changes a journal's files after recovery.
 //!
 //! Owns: group commit (all that waits becomes one gathered write and one sync), the order of votes
-//! and frames, the poisoned state, making the next segment ready. Never answers before the bytes
-//! are synced; never retries a failed disk operation. Read next: [`super::queue`] (how it is fed
+//! and frames, the poisoned state, making the next segment ready and waiting when there is no room for
+//! it. Never answers before the bytes are synced; never retries a failed disk operation. Read next: [`super::queue`] (how it is fed
 //! and where it runs), [`super::frame`].
 
 use super::error::WriteError;
-use super::files::{drop_tail, install_segment};
+use super::files::{InstallError, drop_tail, install_segment};
 use super::frame::{Frame, HEAD_BYTES, Link, decode_head, encode_head};
 use super::gather::Gather;
-use super::keeper::{Job, Keeper};
-use super::meta::{Meta, MetaFile};
+use super::keeper::{Job, Keeper, Place};
+use super::meta::{FrameId, Meta, MetaFile};
 use super::placement::Sealed;
+use super::room::{GiveBack, Punch};
 use super::segment::{
     FileSlot, SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, grown_capacity, salt_of,
-    segment_path,
 };
 use super::spares::Spares;
 use super::stats::Health;
 use super::table::SideTable;
 use crate::disk::{Disk, DiskFile};
 use anabranch_core::id::{LogIndex, Position, Term};
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,28 +32,44 @@ pub type Completion = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
 /// Bytes gathered before they are written without waiting for the rest of the batch.
 const GATHER_BYTES: usize = 16 * 1024 * 1024;
 
-/// One step for the writer; steps are done in the order they were queued.
+/// One step for the writer; steps are done in the order they were queued, but for those that free room
+/// when there is none.
 pub(crate) enum Op {
     /// Append a frame to the current segment.
     Frame(Frame),
     /// Go on in a new segment.
-    Roll {
-        base: Position,
-        first_index: LogIndex,
-        prev_term: Term,
-        capacity_bytes: u64,
-        slot: FileSlot,
-        /// The segment that ends here, unless it has no frame.
-        sealed: Option<Sealed>,
-    },
+    Roll(Roll),
     /// Write the small durable facts.
     Meta(Meta),
+    /// Move the purge pointer.
+    Purge(FrameId, Completion),
     /// Drop every frame from `meta.cut_from`.
     Cut(Cut),
-    /// Delete the segments with these bases, or keep one as the next.
-    Release(Vec<Position>),
+    /// Give up what is dead.
+    GiveBack(GiveBack, Completion),
     /// Report when everything before is synced.
     Done(Completion),
+}
+
+impl Op {
+    /// Whether it may go before those that wait for room: it is as if those had been asked for later.
+    fn frees_room(&self) -> bool {
+        match self {
+            Op::Purge(..) | Op::GiveBack(..) => true,
+            Op::Frame(_) | Op::Roll(_) | Op::Meta(_) | Op::Cut(_) | Op::Done(_) => false,
+        }
+    }
+}
+
+/// The segment after the current one.
+pub(crate) struct Roll {
+    pub(crate) base: Position,
+    pub(crate) first_index: LogIndex,
+    pub(crate) prev_term: Term,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) slot: FileSlot,
+    /// The segment that ends here, unless it has no frame.
+    pub(crate) sealed: Option<Sealed>,
 }
 
 /// Where to cut, and what is left.
@@ -83,6 +100,8 @@ pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) meta: MetaFile,
+    /// What stands in it.
+    written: Meta,
     pub(crate) epoch: u32,
     pub(crate) chain: u32,
     pub(crate) current: Current,
@@ -95,6 +114,10 @@ pub(crate) struct Writer {
     gather: Gather,
     unsynced: Vec<Arc<dyn DiskFile>>,
     waiting: Vec<Completion>,
+    /// What waits for room: a step to a new segment and all that came after it.
+    stalled: VecDeque<Op>,
+    /// Base of the newest segment that is durable under its name.
+    newest_base: Position,
 }
 
 /// What a writer starts from: the state that recovery found.
@@ -102,7 +125,7 @@ pub(crate) struct WriterStart {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: PathBuf,
     pub(crate) meta: MetaFile,
-    pub(crate) epoch: u32,
+    pub(crate) written: Meta,
     pub(crate) chain: u32,
     pub(crate) current: Current,
     /// First log index not written yet.
@@ -110,22 +133,34 @@ pub(crate) struct WriterStart {
     pub(crate) segment_bytes: u64,
     pub(crate) background: bool,
     pub(crate) health: Arc<Health>,
+    pub(crate) newest_base: Position,
     /// Side files that sealed segments lack.
     pub(crate) missing_tables: Vec<SideTable>,
+    /// Holes that may not have been punched before a crash.
+    pub(crate) unfinished: Vec<Punch>,
 }
 
 impl Writer {
     pub(crate) fn new(start: WriterStart) -> Self {
         let spares = Spares::new(start.disk.clone(), start.dir.clone(), start.background);
-        let mut keeper = Keeper::new(start.disk.clone(), start.dir.clone(), start.background);
+        let place = Place {
+            disk: start.disk.clone(),
+            dir: start.dir.clone(),
+            shelf: spares.shelf(),
+            health: start.health.clone(),
+            segment_bytes: start.segment_bytes,
+        };
+        let mut keeper = Keeper::new(place, start.background);
         for table in start.missing_tables {
             keeper.give(Job::Table(table));
         }
+        keeper.give(Job::GiveBack(GiveBack::finish(start.unfinished)));
         Self {
             disk: start.disk,
             dir: start.dir,
             meta: start.meta,
-            epoch: start.epoch,
+            epoch: start.written.epoch,
+            written: start.written,
             chain: start.chain,
             current: start.current,
             end_index: start.end_index,
@@ -136,21 +171,17 @@ impl Writer {
             gather: Gather::default(),
             unsynced: Vec::new(),
             waiting: Vec::new(),
+            stalled: VecDeque::new(),
+            newest_base: start.newest_base,
         }
     }
 
-    /// Does all of `ops` and reports each [`Op::Done`] once what stands before it is synced.
+    /// Does all of `ops` and reports each completion once what stands before it is synced. What needs room
+    /// that is not there waits, with all behind it, for the next call.
     pub(crate) fn run(&mut self, ops: &mut Vec<Op>) {
-        for op in ops.drain(..) {
-            if let Op::Done(done) = op {
-                self.waiting.push(done);
-                continue;
-            }
-            if self.health.poison().is_none()
-                && let Err(error) = self.step(op)
-            {
-                self.poison(&error);
-            }
+        let stalled = std::mem::take(&mut self.stalled);
+        for op in stalled.into_iter().chain(ops.drain(..)) {
+            self.take(op);
         }
         if self.health.poison().is_none()
             && let Err(error) = self.settle()
@@ -164,11 +195,49 @@ impl Writer {
         }
     }
 
+    /// Whether it is to be called again though nothing comes: something waits for room.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.health.no_space() && self.health.poison().is_none()
+    }
+
+    /// The end: what still waits for room is answered that there was none.
+    pub(crate) fn finish(&mut self) {
+        self.run(&mut Vec::new());
+        for op in std::mem::take(&mut self.stalled) {
+            if let Op::Done(done) = op {
+                done(Err(WriteError::NoRoom));
+            }
+        }
+    }
+
+    fn take(&mut self, op: Op) {
+        if self.health.poison().is_some() {
+            match op {
+                Op::Done(done) | Op::Purge(_, done) | Op::GiveBack(_, done) => {
+                    self.waiting.push(done);
+                }
+                Op::Frame(_) | Op::Roll(_) | Op::Meta(_) | Op::Cut(_) => {}
+            }
+            return;
+        }
+        if !self.stalled.is_empty() && !op.frees_room() {
+            self.stalled.push_back(op);
+            return;
+        }
+        if let Err(error) = self.step(op) {
+            self.poison(&error);
+        }
+    }
+
     fn poison(&mut self, error: &io::Error) {
         tracing::error!(dir = %self.dir.display(), %error, "the journal stops: a disk operation failed");
         self.health.set_poison(error.to_string().into());
         self.gather.clear();
         self.unsynced.clear();
+        self.keeper.drop_waiting();
+        for op in std::mem::take(&mut self.stalled) {
+            self.take(op);
+        }
     }
 
     fn report(&mut self) {
@@ -184,57 +253,87 @@ impl Writer {
     fn step(&mut self, op: Op) -> io::Result<()> {
         match op {
             Op::Frame(frame) => self.gather_frame(&frame),
-            Op::Roll {
-                base,
-                first_index,
-                prev_term,
-                capacity_bytes,
-                slot,
-                sealed,
-            } => {
+            Op::Roll(roll) => {
                 self.write_gathered()?;
-                if let Some(sealed) = sealed {
-                    // Written when this round is over: all of it is synced then.
-                    let table = self.table_of(sealed, prev_term);
-                    self.keeper.give(Job::Table(table));
-                }
-                let salt = salt_of(base, self.epoch);
-                let header = SegmentHeader {
-                    salt,
-                    prev_crc: self.chain,
-                    base,
-                    first_index,
-                    prev_term,
-                    capacity_bytes,
-                };
-                let file = self.next_segment(&header)?;
-                self.current = Current {
-                    file: file.clone(),
-                    salt,
-                    offset: SEGMENT_HEADER_BYTES,
-                    capacity_bytes,
-                };
-                let _ = slot.set(SegmentFile::new(file));
-                Ok(())
+                self.roll(roll)
             }
             // A vote and the frames around it must reach the disk in the order they were asked for.
             Op::Meta(meta) => {
                 self.settle()?;
                 self.write_meta(meta)
             }
+            Op::Purge(id, done) => {
+                self.waiting.push(done);
+                self.settle()?;
+                self.write_meta(Meta {
+                    purged: Some(id),
+                    ..self.written
+                })
+            }
             Op::Cut(cut) => {
                 self.settle()?;
                 self.cut(cut)
             }
-            Op::Release(bases) => {
-                self.settle()?;
-                self.release(&bases)
+            Op::GiveBack(work, done) => {
+                self.keeper.give(Job::GiveBack(work));
+                self.keeper.give(Job::Done(done));
+                self.settle()
             }
             Op::Done(done) => {
                 self.waiting.push(done);
                 Ok(())
             }
         }
+    }
+
+    /// Goes on in a new segment, or waits when there is no room for it.
+    fn roll(&mut self, mut roll: Roll) -> io::Result<()> {
+        let spare = match self.spares.take(roll.capacity_bytes) {
+            Ok(spare) => spare,
+            Err(error) if is_no_room(&error) => {
+                self.note_no_space(&error);
+                self.stalled.push_back(Op::Roll(roll));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let salt = salt_of(roll.base, self.epoch);
+        let header = SegmentHeader {
+            salt,
+            prev_crc: self.chain,
+            base: roll.base,
+            first_index: roll.first_index,
+            prev_term: roll.prev_term,
+            capacity_bytes: roll.capacity_bytes,
+        };
+        let installed = install_segment(&*self.disk, &self.dir, &spare.path, &*spare.file, &header);
+        match installed {
+            Ok(()) => {}
+            Err(InstallError::NoName(error)) if is_no_room(&error) => {
+                self.note_no_space(&error);
+                self.spares.put_back(spare);
+                self.stalled.push_back(Op::Roll(roll));
+                return Ok(());
+            }
+            Err(InstallError::NoName(error) | InstallError::NotDurable(error)) => {
+                return Err(error);
+            }
+        }
+        if let Some(sealed) = roll.sealed.take() {
+            // Written when this round is over: all of it is synced then.
+            let table = self.table_of(sealed, roll.prev_term);
+            self.keeper.give(Job::Table(table));
+        }
+        self.current = Current {
+            file: spare.file.clone(),
+            salt,
+            offset: SEGMENT_HEADER_BYTES,
+            capacity_bytes: roll.capacity_bytes,
+        };
+        self.newest_base = roll.base;
+        let _ = roll.slot.set(SegmentFile::new(spare.file));
+        self.note_room();
+        Ok(())
     }
 
     fn gather_frame(&mut self, frame: &Frame) -> io::Result<()> {
@@ -291,7 +390,15 @@ impl Writer {
 
     fn write_meta(&mut self, mut meta: Meta) -> io::Result<()> {
         meta.synced_end = self.end_index;
-        self.meta.write(&meta)
+        // A segment that still waits for room is not there yet.
+        meta.newest_base = self.newest_base.0;
+        // What waited for room does not know of a purge that did not wait.
+        if meta.purged.map(|id| id.index) < self.written.purged.map(|id| id.index) {
+            meta.purged = self.written.purged;
+        }
+        self.meta.write(&meta)?;
+        self.written = meta;
+        Ok(())
     }
 
     fn cut(&mut self, cut: Cut) -> io::Result<()> {
@@ -304,6 +411,7 @@ impl Writer {
         // The record of the cut comes first: from here on a scan refuses the dropped frames.
         self.end_index = cut.meta.cut_from;
         self.epoch = cut.meta.epoch;
+        self.newest_base = Position(cut.meta.newest_base);
         self.write_meta(cut.meta)?;
         self.health.set_synced_end(self.end_index);
         drop_tail(
@@ -338,23 +446,6 @@ impl Writer {
         Ok(())
     }
 
-    fn release(&mut self, bases: &[Position]) -> io::Result<()> {
-        let tight = self.health.tight();
-        if tight {
-            self.spares.give_back()?;
-        }
-        for base in bases {
-            let path = segment_path(&self.dir, *base);
-            if tight {
-                self.disk.remove(&path)?;
-            } else {
-                self.spares.recycle(&path, self.segment_bytes)?;
-            }
-            self.keeper.give(Job::Forget(*base));
-        }
-        self.disk.sync_dir(&self.dir)
-    }
-
     /// The side file of the current segment, which ends here.
     fn table_of(&self, sealed: Sealed, last_term: Term) -> SideTable {
         SideTable {
@@ -370,28 +461,42 @@ impl Writer {
         }
     }
 
-    /// Makes a segment file durable under its name.
-    fn next_segment(&mut self, header: &SegmentHeader) -> io::Result<Arc<dyn DiskFile>> {
-        let spare = self.spares.take(header.capacity_bytes)?;
-        install_segment(&*self.disk, &self.dir, &spare.path, &*spare.file, header)?;
-        Ok(spare.file)
-    }
-
     /// Has the next segment ready before it is needed: the wait for its zeros is not in the way of
-    /// a confirm. Early, for a fast publisher fills a segment in the time that it takes to make one.
+    /// a confirm. Early, for a fast publisher fills a segment in the time that it takes to make one;
+    /// late when the disk is nearly full.
     fn prepare_next(&mut self) {
-        let begun = self.current.offset > self.current.capacity_bytes / 8;
-        if !begun || self.health.no_space() {
+        let early = if self.health.tight() {
+            self.current.capacity_bytes / 2
+        } else {
+            self.current.capacity_bytes / 8
+        };
+        if self.current.offset <= early && !self.health.no_space() {
             return;
         }
         let len = grown_capacity(self.current.capacity_bytes, self.segment_bytes);
-        if let Err(error) = self.spares.prepare(len) {
-            self.note_no_space(&error);
+        match self.spares.prepare(len) {
+            Ok(true) if self.stalled.is_empty() => self.note_room(),
+            Ok(_) => {}
+            Err(error) => self.note_no_space(&error),
         }
     }
 
     fn note_no_space(&mut self, error: &io::Error) {
-        tracing::warn!(dir = %self.dir.display(), %error, "no room for the next segment");
-        self.health.set_no_space();
+        if !self.health.set_no_space(true) {
+            tracing::warn!(dir = %self.dir.display(), %error, "no room for the next segment: publishing stops until there is");
+        }
     }
+
+    fn note_room(&mut self) {
+        if self.health.set_no_space(false) {
+            tracing::info!(dir = %self.dir.display(), "there is room for the next segment again");
+        }
+    }
+}
+
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }

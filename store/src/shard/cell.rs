@@ -25,8 +25,6 @@ pub(super) struct Cell {
     pub(super) ledger: Ledger,
     pub(super) workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
     pub(super) clocks: Clocks,
-    /// Below it the state of the checkpoint taken last refers to nothing.
-    pub(super) floor: Position,
 }
 
 impl Cell {
@@ -91,10 +89,7 @@ impl StateMachine for Machine {
     }
 
     fn freeze(&mut self) {
-        let mut cell = lock(&self.cell);
-        let oldest = cell.shard.oldest_position();
-        cell.floor = oldest.unwrap_or(Position(u64::MAX));
-        cell.shard.freeze();
+        lock(&self.cell).shard.freeze();
     }
 
     fn copy(&mut self, bytes: usize) -> Option<Delta> {

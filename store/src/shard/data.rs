@@ -9,11 +9,13 @@ use super::bodies::JournalBodies;
 use super::cell::{Cell, Machine, SharedCell, lock};
 use super::inbox::Inbox;
 use super::ledger::Ledger;
+use super::space::{JournalLimit, Shortage, Watch};
 use super::thread::{self, ShardStartError};
 use super::{Clocks, FRAME_BYTES, SMALL_FRAMES_UNDER_WAY};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::group::{CheckpointError, Group, GroupOptions, GroupStats};
+use crate::journal::GivenBack;
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::PublishOutcome;
 use anabranch_core::id::{LogIndex, MonotonicMs, Now, Position, ShardId, WorkerId};
@@ -27,11 +29,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-
-/// How often the room on the disk is looked at, in milliseconds.
-const SPACE_CHECK_MS: u64 = 1000;
-/// How often a nearly full disk is relieved by a checkpoint, in milliseconds.
-const RELIEF_MS: u64 = 3000;
 
 /// Longest wait between two rounds, in milliseconds.
 const IDLE_ROUND_MS: u64 = 500;
@@ -55,6 +52,8 @@ pub struct DataShardSetup {
     pub workers: WorkerPorts,
     /// Publishes are refused while the disk has less room than this, in bytes.
     pub low_water_bytes: u64,
+    /// And while the files of the data folder take nearly as much as this allows.
+    pub limit: Option<JournalLimit>,
     /// A checkpoint is written when the journal has grown by this many bytes.
     pub checkpoint_bytes: u64,
 }
@@ -67,7 +66,7 @@ pub struct DataShard {
     inbox: Arc<Inbox<Batch>>,
     workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
     group: Group<Machine>,
-    full: Arc<AtomicBool>,
+    shortage: Arc<Mutex<Option<Shortage>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -126,9 +125,9 @@ impl DataShard {
         self.group.poisoned()
     }
 
-    /// Whether publishes are refused because the disk is nearly full.
-    pub fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+    /// Why publishes are refused, when they are for want of room.
+    pub fn shortage(&self) -> Option<Shortage> {
+        *self.shortage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finishes what waits, writes a checkpoint and ends; blocks until then. For a shard on a thread.
@@ -209,15 +208,13 @@ struct Actor {
     progress: Arc<Progress>,
     checkpointing: Arc<AtomicBool>,
     covered: Arc<Covered>,
-    full: Arc<AtomicBool>,
-    disk: Arc<dyn Disk>,
+    /// The last checkpoint gave room back.
+    relieved: Arc<AtomicBool>,
+    shortage: Arc<Mutex<Option<Shortage>>>,
+    watch: Watch,
     dir: PathBuf,
-    low_water_bytes: u64,
     checkpoint_bytes: u64,
     checkpoint_at: u64,
-    next_space_check: MonotonicMs,
-    space_check_at: u64,
-    next_relief: MonotonicMs,
     told_failure: bool,
 }
 
@@ -233,7 +230,6 @@ impl Actor {
             ledger: Ledger::default(),
             workers: workers.clone(),
             clocks: clocks.clone(),
-            floor: Position(0),
         }));
         let machine = Machine {
             cell: cell.clone(),
@@ -243,7 +239,10 @@ impl Actor {
             &setup.dir,
             setup.disk.clone(),
             setup.clock,
-            setup.options,
+            match &setup.limit {
+                Some(limit) => limit.fit(setup.options),
+                None => setup.options,
+            },
             machine,
         );
         let group = opened.await?;
@@ -252,13 +251,16 @@ impl Actor {
             cell.bodies = Some(JournalBodies::new(group.journal().clone()));
             cell.shard.begin();
         }
-        let full = Arc::new(AtomicBool::new(false));
+        let shortage = Arc::new(Mutex::new(None));
+        let usual = setup.checkpoint_bytes;
+        let limit = setup.limit.as_ref();
+        let checkpoint_bytes = limit.map_or(usual, |limit| limit.checkpoint_bytes(usual));
         let handle = DataShard {
             id,
             inbox: inbox.clone(),
             workers,
             group: group.clone(),
-            full: full.clone(),
+            shortage: shortage.clone(),
             thread: Mutex::new(None),
             ended: Mutex::new(None),
         };
@@ -269,15 +271,17 @@ impl Actor {
             progress: Arc::default(),
             checkpointing: Arc::default(),
             covered: Arc::default(),
-            full,
-            disk: setup.disk,
+            relieved: Arc::default(),
+            shortage,
+            watch: Watch::new(
+                setup.disk,
+                setup.dir.clone(),
+                setup.low_water_bytes,
+                setup.limit,
+            ),
             dir: setup.dir,
-            low_water_bytes: setup.low_water_bytes,
-            checkpoint_bytes: setup.checkpoint_bytes.max(1),
-            checkpoint_at: group.journal().stats().bytes + setup.checkpoint_bytes,
-            next_space_check: MonotonicMs(0),
-            space_check_at: 0,
-            next_relief: MonotonicMs(0),
+            checkpoint_bytes: checkpoint_bytes.max(1),
+            checkpoint_at: group.journal().stats().bytes + checkpoint_bytes,
             told_failure: false,
             group,
         };
@@ -407,34 +411,31 @@ impl Actor {
 
     fn check_space(&mut self, now: Now) {
         let written = self.group.journal().stats().bytes;
-        if now.monotonic < self.next_space_check && written < self.space_check_at {
-            return;
-        }
-        // A fast publisher must not fill the rest between two looks.
-        self.space_check_at = written + self.low_water_bytes / 4;
-        self.next_space_check = now.monotonic.after(SPACE_CHECK_MS);
-        let free = match self.disk.free_bytes(&self.dir) {
-            Ok(free) => free,
-            Err(error) => {
-                tracing::warn!(dir = %self.dir.display(), %error, "the room on the disk is not known");
-                return;
-            }
-        };
         let journal = self.group.journal();
-        if free >= self.low_water_bytes && journal.no_space() {
-            journal.retry_space();
+        let relieved = self.relieved.swap(false, Ordering::AcqRel);
+        let Some(looked) = self.watch.look(now, written, journal, relieved) else {
+            return;
+        };
+        journal.set_tight(looked.tight);
+        let before = std::mem::replace(
+            &mut *self.shortage.lock().unwrap_or_else(PoisonError::into_inner),
+            looked.shortage,
+        );
+        match (before, looked.shortage) {
+            (None, Some(why)) => {
+                // Publishes are parked by the workers then; everything that frees room goes on.
+                lock(&self.cell).shard.set_room(false);
+                tracing::warn!(dir = %self.dir.display(), "publishing stops: {why}");
+            }
+            (Some(_), None) => {
+                lock(&self.cell).shard.set_room(true);
+                tracing::warn!(dir = %self.dir.display(), "there is room again: publishing goes on");
+            }
+            (None, None) | (Some(_), Some(_)) => {}
         }
-        let full = free < self.low_water_bytes || journal.no_space();
-        if full != self.full.swap(full, Ordering::Relaxed) {
-            // Publishes are parked by the workers then; everything that frees room goes on.
-            lock(&self.cell).shard.set_room(!full);
-            journal.set_tight(full);
-            tracing::warn!(dir = %self.dir.display(), free_bytes = free, full, "room on the disk");
-        }
-        if full && now.monotonic >= self.next_relief {
-            // Room comes from checkpoints, and what the one before the newest does not refer to any more
-            // is what can go: so each needs a frame above the last.
-            self.next_relief = now.monotonic.after(RELIEF_MS);
+        if looked.relieve {
+            // Room comes from checkpoints, and what was dead in the one before the newest is what can go:
+            // so each needs a frame above the last.
             lock(&self.cell).shard.nudge();
             self.checkpoint_at = 0;
         }
@@ -448,36 +449,59 @@ impl Actor {
         self.checkpoint_at = bytes + self.checkpoint_bytes;
         let (group, running) = (self.group.clone(), self.checkpointing.clone());
         let (cell, covered) = (self.cell.clone(), self.covered.clone());
+        let (relieved, inbox) = (self.relieved.clone(), self.inbox.clone());
         tokio::spawn(async move {
-            if let Err(error) = checkpoint_and_release(&group, &cell, &covered).await {
-                tracing::warn!(%error, "no checkpoint was written; the next one is tried later");
+            match checkpoint_and_give_back(&group, &cell, &covered).await {
+                Ok(given) if given.is_nothing() => {}
+                Ok(given) => {
+                    let (segments, bytes) = (given.segments, given.bytes);
+                    tracing::debug!(segments, bytes, "room of the journal was given back");
+                    relieved.store(true, Ordering::Release);
+                    inbox.wake();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no checkpoint was written; the next one is tried later");
+                }
             }
             running.store(false, Ordering::Release);
         });
     }
 }
 
-/// The checkpoint before the newest: below its floor nothing is needed, whichever of the two is used.
-type Covered = Mutex<Option<(Position, LogIndex)>>;
+/// What was dead when the checkpoint before the newest was taken, and its frame: whichever of the two is used,
+/// nobody reads that again.
+type Covered = Mutex<Option<(Vec<(Position, Position)>, LogIndex)>>;
 
-/// Writes a checkpoint, and gives up what the one before it did not refer to any more.
-async fn checkpoint_and_release(
+/// Writes a checkpoint, and gives up what was dead at the one before it.
+async fn checkpoint_and_give_back(
     group: &Group<Machine>,
     cell: &SharedCell,
     covered: &Covered,
-) -> Result<(), CheckpointError> {
+) -> Result<GivenBack, CheckpointError> {
+    // What is dead now is dead in the checkpoint, which is taken later.
+    let span = group.journal().sealed_span();
+    let dead = span.map_or_else(Vec::new, |(from, to)| {
+        lock(cell).shard.dead_ranges(from, to)
+    });
     let Some(index) = group.checkpoint_now().await? else {
-        return Ok(());
+        return Ok(GivenBack::default());
     };
-    let floor = lock(cell).floor;
-    let before = covered
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .replace((floor, index));
-    if let Some((position, through)) = before
-        && let Err(error) = group.release_below(position, through).await
-    {
-        tracing::warn!(%error, "no room was given back; it is tried with the next checkpoint");
-    }
-    Ok(())
+    let before = {
+        let mut covered = covered.lock().unwrap_or_else(PoisonError::into_inner);
+        // The same frame again is no second checkpoint to fall back on.
+        if covered.as_ref().is_some_and(|(_, last)| *last == index) {
+            return Ok(GivenBack::default());
+        }
+        covered.replace((dead, index))
+    };
+    let Some((dead, through)) = before else {
+        return Ok(GivenBack::default());
+    };
+    Ok(group
+        .give_back(&dead, through)
+        .await
+        .unwrap_or_else(|error| {
+            tracing::warn!(%error, "no room was given back; it is tried with the next checkpoint");
+            GivenBack::default()
+        }))
 }

@@ -11,10 +11,12 @@ pub mod data;
 mod inbox;
 mod ledger;
 pub mod meta;
+mod space;
 mod thread;
 
 pub use data::{DataShard, DataShardSetup, WorkerPorts};
 pub use meta::{MetaShard, MetaShardSetup};
+pub use space::{JournalLimit, Shortage};
 pub use thread::ShardStartError;
 
 use crate::clock::Clock;

@@ -72,6 +72,7 @@ pub fn setup(disk: &SimDisk, incarnation: u64, mailbox: Mailbox) -> DataShardSet
         },
         workers: vec![(WORKER, Arc::new(mailbox))],
         low_water_bytes: 0,
+        limit: None,
         checkpoint_bytes: 64 * 1024,
     }
 }

@@ -8,7 +8,7 @@
 //! `sync`, and after a crash an unsynced sector is kept or lost by a throw of the dice (so a write
 //! tears). A sync that fails may have kept some of them, and forgets that the others were written: a later
 //! one does not try them again. A created, renamed or removed name is stable after `sync_dir`; a crash keeps a random
-//! prefix of the changes not yet synced.
+//! prefix of the changes not yet synced. A hole is a write of zeros that takes blocks away.
 
 mod state;
 #[cfg(test)]
@@ -37,6 +37,8 @@ pub struct Faults {
     pub lose_one_sync_in: u64,
     /// Bytes that all files together may occupy; creating beyond gives `StorageFull`.
     pub capacity_bytes: Option<u64>,
+    /// Holes cannot be punched once this many more were.
+    pub fail_punch_after: Option<u64>,
 }
 
 /// Calls that the disk served.
@@ -137,6 +139,7 @@ impl SimDisk {
             }
             if let Some(inode) = state.inodes.get_mut(&number) {
                 inode.now = inode.stable.clone();
+                inode.forget_filled_holes();
             }
         }
         state.stable_names = names.clone();
@@ -160,6 +163,11 @@ impl SimDisk {
         if let Some(slot) = inode.stable.get_mut(at) {
             *slot ^= mask;
         }
+    }
+
+    /// Bytes that all files occupy.
+    pub fn occupied_bytes(&self) -> u64 {
+        self.lock_state().used_bytes(None)
     }
 
     /// The bytes of a file as a reader sees them now.
@@ -224,7 +232,7 @@ impl Disk for SimDisk {
         if state
             .faults
             .capacity_bytes
-            .is_some_and(|capacity| state.used_bytes() + len > capacity)
+            .is_some_and(|capacity| state.used_bytes(None) + len > capacity)
         {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -236,7 +244,7 @@ impl Disk for SimDisk {
             Inode {
                 now: zeros.clone(),
                 stable: zeros,
-                dirty: BTreeSet::new(),
+                ..Inode::default()
             },
         );
         state.change(NameChange::Link(path.to_owned(), inode));
@@ -302,11 +310,15 @@ impl Disk for SimDisk {
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
         let state = self.lock_state();
-        let used = state.used_bytes();
+        let used = state.used_bytes(None);
         Ok(state
             .faults
             .capacity_bytes
             .map_or(u64::MAX, |capacity| capacity.saturating_sub(used)))
+    }
+
+    fn used_bytes(&self, dir: &Path) -> io::Result<u64> {
+        Ok(self.lock_state().used_bytes(Some(dir)))
     }
 }
 
@@ -335,7 +347,7 @@ impl DiskFile for SimFile {
             let total: usize = slices.iter().map(|slice| slice.len()).sum();
             let start = offset as usize;
             let capacity = state.faults.capacity_bytes;
-            let used = state.used_bytes();
+            let used = state.used_bytes(None);
             let inode = state.inodes.entry(self.inode).or_default();
             let grown = (start + total).saturating_sub(inode.now.len()) as u64;
             if grown > 0 && capacity.is_some_and(|capacity| used + grown > capacity) {
@@ -350,9 +362,7 @@ impl DiskFile for SimFile {
                 at += slice.len();
             }
             if total > 0 {
-                inode
-                    .dirty
-                    .extend(start / SECTOR_BYTES..=(start + total - 1) / SECTOR_BYTES);
+                inode.touch(start, start + total);
             }
             state.stats.writes += 1;
             Ok(())
@@ -391,6 +401,22 @@ impl DiskFile for SimFile {
             }
             Ok(())
         })
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.with(|state| {
+            state.use_power()?;
+            if count_down(&mut state.faults.fail_punch_after, "punch").is_err() {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            let inode = state.inodes.entry(self.inode).or_default();
+            inode.punch(offset as usize, len as usize);
+            Ok(())
+        })
+    }
+
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        self.with(|state| Ok(state.inodes.entry(self.inode).or_default().allocated()))
     }
 
     fn len(&self) -> io::Result<u64> {

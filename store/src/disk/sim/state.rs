@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// Unit of tearing, in bytes.
 pub const SECTOR_BYTES: usize = 512;
 
+/// Unit of room, in bytes.
+const BLOCK: usize = crate::disk::BLOCK_BYTES as usize;
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) random: u64,
@@ -31,6 +34,8 @@ pub(super) struct Inode {
     pub(super) now: Vec<u8>,
     pub(super) stable: Vec<u8>,
     pub(super) dirty: BTreeSet<usize>,
+    /// Blocks that were given back.
+    pub(super) holes: BTreeSet<usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -50,19 +55,21 @@ impl State {
         (mixed ^ (mixed >> 31)) % bound
     }
 
-    pub(super) fn used_bytes(&self) -> u64 {
+    /// Bytes of all files, or of those beneath a directory.
+    pub(super) fn used_bytes(&self, dir: Option<&Path>) -> u64 {
         // A file that no name leads to any more has given its room back.
         let named: BTreeSet<u64> = self
             .names
-            .values()
-            .chain(self.stable_names.values())
-            .copied()
+            .iter()
+            .chain(&self.stable_names)
+            .filter(|(path, _)| dir.is_none_or(|dir| path.starts_with(dir)))
+            .map(|(_, number)| *number)
             .collect();
         let inodes = self
             .inodes
             .iter()
             .filter(|(number, _)| named.contains(number));
-        inodes.map(|(_, inode)| inode.now.len() as u64).sum()
+        inodes.map(|(_, inode)| inode.allocated()).sum()
     }
 
     /// Counts a call that changes something; an error when the power is off.
@@ -91,6 +98,40 @@ impl State {
 }
 
 impl Inode {
+    /// Notes that the bytes from `start` to `end` were written.
+    pub(super) fn touch(&mut self, start: usize, end: usize) {
+        self.dirty
+            .extend(start / SECTOR_BYTES..=(end - 1) / SECTOR_BYTES);
+        for block in start / BLOCK..=(end - 1) / BLOCK {
+            self.holes.remove(&block);
+        }
+    }
+
+    pub(super) fn punch(&mut self, offset: usize, len: usize) {
+        let end = (offset + len).min(self.now.len());
+        if offset >= end {
+            return;
+        }
+        self.now[offset..end].fill(0);
+        self.dirty
+            .extend(offset / SECTOR_BYTES..=(end - 1) / SECTOR_BYTES);
+        self.holes.extend(offset.div_ceil(BLOCK)..end / BLOCK);
+    }
+
+    /// After a crash: a hole whose zeros were lost in part is none.
+    pub(super) fn forget_filled_holes(&mut self) {
+        let stable = &self.stable;
+        let empty = |block: &usize| {
+            let bytes = stable.get(block * BLOCK..(block + 1) * BLOCK);
+            bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+        };
+        self.holes.retain(empty);
+    }
+
+    pub(super) fn allocated(&self) -> u64 {
+        (self.now.len() - self.holes.len() * BLOCK) as u64
+    }
+
     pub(super) fn settle(&mut self, sector: usize) {
         let start = sector * SECTOR_BYTES;
         let end = (start + SECTOR_BYTES).min(self.now.len());

@@ -131,3 +131,40 @@ fn without_power_nothing_changes_any_more() {
     assert!(disk.create_zeroed(&path("h"), 1).is_err());
     assert_eq!(disk.contents(&path("f")).unwrap()[0], b'x');
 }
+
+#[test]
+fn a_hole_is_there_after_a_crash_or_is_not() {
+    let (mut kept, mut undone) = (0, 0);
+    for seed in 0..64 {
+        let disk = SimDisk::new(seed);
+        let file = disk.create_zeroed(&path("f"), 16 * 1024).unwrap();
+        disk.sync_dir(Path::new("d")).unwrap();
+        write_all_at(&*file, &[7; 16 * 1024], 0).unwrap();
+        file.sync().unwrap();
+        file.punch(4096, 4096).unwrap();
+        assert_eq!(file.allocated_bytes().unwrap(), 12 * 1024);
+        assert_eq!(disk.used_bytes(Path::new("d")).unwrap(), 12 * 1024);
+        assert_eq!(disk.contents(&path("f")).unwrap()[4096..8192], [0; 4096]);
+        if seed % 2 == 0 {
+            file.sync().unwrap();
+        }
+        disk.crash();
+        let bytes = disk.contents(&path("f")).unwrap();
+        assert_eq!((bytes[4095], bytes[8192]), (7, 7));
+        match disk.occupied_bytes() {
+            12_288 => kept += 1,
+            16_384 if seed % 2 == 1 => undone += 1,
+            other => panic!("seed {seed}: {other} bytes"),
+        }
+        let file = disk.open(&path("f")).unwrap();
+        write_all_at(&*file, &[7], 5000).unwrap();
+        assert_eq!(file.allocated_bytes().unwrap(), 16 * 1024);
+        disk.set_faults(Faults {
+            fail_punch_after: Some(0),
+            ..Faults::default()
+        });
+        let refused = file.punch(0, 4096).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+    }
+    assert!(kept >= 32 && undone > 0, "{kept} {undone}");
+}
