@@ -33,7 +33,7 @@ pub use topology::{BindTo, BindingSpec, Consume, ExchangeDeclare, ExchangeKind, 
 
 use crate::authority::Principal;
 use crate::error::{ErrorKind, Refusal};
-use crate::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token};
+use crate::id::{ConnectionId, ConsumerTag, MonotonicMs, Now, Offset, Token, UnixMs};
 use crate::message::{Message, OriginTag, Quality};
 use crate::properties::PropertyCodec;
 use bytes::Bytes;
@@ -144,6 +144,10 @@ pub enum Command {
         /// Stored once: publishes of this session under the same key, by whichever of its connections, are one
         /// until [`Command::Forget`]. For sessions that outlive their connection; others count by themselves.
         once: Option<OnceKey>,
+        /// Routed then, by the bindings there are then, rather than now; kept in a journal until then, whatever its
+        /// quality. Absent: now, unless the exchange delays ([`ExchangeDeclare::delays`]) and the message asks
+        /// for it ([`PropertyCodec::later`]).
+        later: Option<UnixMs>,
         /// The message, complete.
         message: Arc<Message>,
     },

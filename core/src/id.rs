@@ -95,6 +95,8 @@ id!(
 );
 
 impl StreamId {
+    /// No shard opens so many sessions: the bit tells their streams from those of delayed messages. Persisted.
+    const DELAYED: u64 = 1 << 47;
     /// Upper 16 bits of streams that metadata numbers.
     pub const REGISTRY: u16 = u16::MAX;
 
@@ -108,9 +110,26 @@ impl StreamId {
         StreamId((u64::from(shard.0) << 48) | (counter & 0xFFFF_FFFF_FFFF))
     }
 
+    /// Where `shard` keeps what an exchange delays.
+    pub fn of_delayed(shard: ShardId, exchange: ExchangeId) -> StreamId {
+        let session = StreamId::of_session(shard, u64::from(exchange.0));
+        StreamId(session.0 | Self::DELAYED)
+    }
+
     /// Whether a shard numbered it for a session, rather than metadata for a name.
     pub fn is_session(self) -> bool {
-        (self.0 >> 48) as u16 != Self::REGISTRY
+        (self.0 >> 48) as u16 != Self::REGISTRY && self.0 & Self::DELAYED == 0
+    }
+
+    /// The exchange whose delayed messages it keeps, if it is such a stream.
+    pub fn delayed_by(self) -> Option<ExchangeId> {
+        let of_shard = (self.0 >> 48) as u16 != Self::REGISTRY;
+        (of_shard && self.0 & Self::DELAYED != 0).then_some(ExchangeId(self.0 as u32))
+    }
+
+    /// Whether it keeps messages until they are due.
+    pub fn is_delayed(self) -> bool {
+        self.delayed_by().is_some()
     }
 }
 
@@ -190,6 +209,15 @@ mod tests {
         assert!(!StreamId::of_registry(7).is_session());
         assert!(StreamId::of_session(ShardId(3), 7).is_session());
         assert!(StreamId::of_session(ShardId::volatile(WorkerId(1)), 7).is_session());
+        let delayed = StreamId::of_delayed(ShardId(3), ExchangeId(9));
+        assert_eq!(delayed.delayed_by(), Some(ExchangeId(9)));
+        assert!(!delayed.is_session());
+        for other in [
+            StreamId::of_registry(u64::MAX),
+            StreamId::of_session(ShardId(3), 9),
+        ] {
+            assert!(!other.is_delayed());
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@ use crate::address::TopicFilter;
 use crate::error::Refusal;
 use crate::gateway::{OnceKey, Outcome, PublishOutcome};
 use crate::id::{
-    ConnectionId, ConsumerTag, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId, WorkerId,
+    ConnectionId, ConsumerTag, ExchangeId, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId,
+    WorkerId,
 };
 use crate::message::{Message, Quality};
 use crate::meta::{MetaCommand, MetaReply};
@@ -124,6 +125,19 @@ pub struct Extra {
     pub once: Option<Once>,
     /// It is a last value, handed in for the one stream that is named.
     pub handed: Option<Handed>,
+    /// Kept until it is due, and only then routed; no stream is named.
+    pub later: Option<Later>,
+}
+
+/// When a message is to be routed, and where from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Later {
+    /// Not before this time.
+    pub due: UnixMs,
+    /// In.
+    pub vhost: VhostId,
+    /// The exchange that it was published to.
+    pub exchange: ExchangeId,
 }
 
 /// How a last value is handed in to a stream.

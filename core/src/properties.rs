@@ -5,6 +5,7 @@
 //! Never: a protocol's names of headers (each gateway's `map` module owns how it writes what has no
 //! counterpart of its own).
 
+use crate::id::UnixMs;
 use crate::message::{Message, OriginTag, Quality};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -116,6 +117,38 @@ pub trait PropertyCodec: Send + Sync {
     /// The neutral form of a message that came in by this gateway. Bytes that do not parse (they were
     /// checked on the way in) give what could be read.
     fn to_neutral(&self, message: &Message) -> Properties;
+
+    /// When a message asks to be routed by an exchange that delays; absent: at once.
+    fn later(&self, message: &Message) -> Option<Wait> {
+        let _ = message;
+        None
+    }
+
+    /// The raw properties of a message that has waited as it asked, so that it does not ask again; absent: as they
+    /// are.
+    fn waited(&self, message: &Message) -> Option<Bytes> {
+        let _ = message;
+        None
+    }
+}
+
+/// How long a message asks to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// So many milliseconds from its publishing on.
+    For(u64),
+    /// Until this time.
+    Until(UnixMs),
+}
+
+impl Wait {
+    /// When it is over that begins at `since`.
+    pub fn end(self, since: UnixMs) -> UnixMs {
+        match self {
+            Wait::For(ms) => since.after(ms),
+            Wait::Until(time) => time,
+        }
+    }
 }
 
 /// Who converts which origin's properties; made once by `server/`.
@@ -135,10 +168,24 @@ impl Codecs {
         if message.origin == OriginTag::BROKER {
             return Properties::decode(&message.properties);
         }
-        let known = self.by_tag.iter().find(|(tag, _)| *tag == message.origin);
-        known
-            .map(|(_, codec)| codec.to_neutral(message))
+        self.of(message)
+            .map(|codec| codec.to_neutral(message))
             .unwrap_or_default()
+    }
+
+    /// See [`PropertyCodec::later`]. The broker's own messages never ask.
+    pub fn later(&self, message: &Message) -> Option<Wait> {
+        self.of(message)?.later(message)
+    }
+
+    /// See [`PropertyCodec::waited`].
+    pub fn waited(&self, message: &Message) -> Option<Bytes> {
+        self.of(message)?.waited(message)
+    }
+
+    fn of(&self, message: &Message) -> Option<&dyn PropertyCodec> {
+        let known = self.by_tag.iter().find(|(tag, _)| *tag == message.origin);
+        known.map(|(_, codec)| &**codec)
     }
 }
 

@@ -23,9 +23,9 @@
 //! key, 32 deaths), origin 1, priority 1, published 8, \[expires 8\], publisher varint, then exchange, address,
 //! \[origin key\], properties and \[deaths, in postcard\] each as varint length and bytes, then the body to the end of the
 //! record.
-//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once by number, 4 handed, 8 once by key) and
-//! what they say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2; handed as
-//! quality 1 (in bits 0-1, 4 no local) and identifier varint.
+//! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once by number, 4 handed, 8 once by key,
+//! 16 later) and what they say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2;
+//! handed as quality 1 (in bits 0-1, 4 no local) and identifier varint; later as due 8, vhost varint and exchange varint.
 //! A change: [`Change`] in postcard encoding; its variants are persisted in order: append only.
 //!
 //! Owns: this format, records one by one.
@@ -355,9 +355,9 @@ mod tests {
     use crate::address::Address;
     use crate::death::Deaths;
     use crate::gateway::OnceKey;
-    use crate::id::{ConnectionId, Offset, UnixMs};
+    use crate::id::{ConnectionId, ExchangeId, Offset, UnixMs};
     use crate::message::{OriginTag, Quality};
-    use crate::port::{Handed, Once};
+    use crate::port::{Handed, Later, Once};
     use proptest::prelude::*;
 
     fn extra(number: usize) -> Option<Extra> {
@@ -378,7 +378,17 @@ mod tests {
             identifier: 268_435_455,
             no_local: true,
         });
-        (keep.is_some() || once.is_some()).then_some(Extra { keep, once, handed })
+        let later = (number > 3).then_some(Later {
+            due: UnixMs(u64::MAX - 7),
+            vhost: VhostId(1),
+            exchange: ExchangeId(u32::MAX),
+        });
+        (keep.is_some() || once.is_some()).then_some(Extra {
+            keep,
+            once,
+            handed,
+            later,
+        })
     }
 
     fn deaths() -> Arc<Deaths> {

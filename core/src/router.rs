@@ -21,6 +21,7 @@ use crate::gateway::ExchangeKind;
 use crate::id::{ShardId, StreamId, UnixMs, VhostId};
 use crate::message::Message;
 use crate::meta::{Meta, MetaCommand, MetaReply, StreamState};
+use crate::port::Later;
 use crate::properties::Codecs;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -126,6 +127,10 @@ pub struct Route {
     pub exchange_missing: bool,
     /// Clients may not publish to this exchange.
     pub internal: bool,
+    /// It keeps messages for as long as they ask.
+    pub delays: bool,
+    /// The message is kept until it is due, by the only target. Never so in what is remembered.
+    pub later: Option<Later>,
     /// The vhost, when the topic exchange that its sessions are bound to is this one or reached from it.
     pub by_topic: Option<VhostId>,
     /// Then, the shard where the last value of the address is kept.
@@ -273,6 +278,7 @@ impl Router {
             return route;
         };
         route.internal = exchange.internal;
+        route.delays = exchange.delays;
         route.topic_kind = exchange.kind == ExchangeKind::Topic;
         let interest = self.fabric.interest();
         let mut walk = Walk::new(&meta, &interest, &self.codecs, vhost, message);

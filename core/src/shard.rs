@@ -16,6 +16,7 @@
 
 mod apply;
 mod checkpoint;
+mod delay;
 mod deliver;
 mod forward;
 mod frame;
@@ -159,6 +160,7 @@ pub struct Shard<B> {
     worker_count: u16,
     forwards: forward::Forwards,
     limiter: limit::Limiter,
+    delays: delay::Delays,
     /// When its host last called.
     now: Now,
     next_tick: MonotonicMs,
@@ -214,6 +216,7 @@ impl<B: Place> Shard<B> {
             worker_count: setup.workers,
             forwards: forward::Forwards::default(),
             limiter: limit::Limiter::default(),
+            delays: delay::Delays::default(),
             now: Now::default(),
             next_tick: MonotonicMs(0),
             withheld: None,
@@ -282,10 +285,10 @@ impl<B: Place> Shard<B> {
                         }
                         continue;
                     }
-                    if let Some(once) = extra.as_deref().and_then(|extra| extra.once)
-                        && self.is_overtaken(once, &message)
+                    if let Some(extra) = extra.as_deref()
+                        && let Some(kind) = self.refuses_extra(extra, &message)
                     {
-                        let why = PublishOutcome::Refused(ErrorKind::Locked);
+                        let why = PublishOutcome::Refused(kind);
                         self.outbox.published(from, sequence, why);
                         continue;
                     }
@@ -376,6 +379,7 @@ impl<B: Place> Shard<B> {
     pub(crate) fn list(&mut self, place: u32) {
         if let Some(Some(stream)) = self.streams.get_mut(place as usize)
             && !stream.listed
+            && !stream.id.is_delayed()
         {
             stream.listed = true;
             self.list.push(place);

@@ -16,6 +16,7 @@
 
 mod commands;
 mod connected;
+mod delaying;
 mod events;
 mod forward;
 mod groups;
@@ -42,6 +43,7 @@ use crate::id::{ConnectionId, MonotonicMs, Now, ShardId, StreamId, WorkerId};
 use crate::message::Message;
 use crate::meta::MetaCommand;
 use crate::port::{Question, ShardEvent, ShardRequest, Ticket};
+use crate::properties::Codecs;
 use crate::router::{Fabric, Router};
 use crate::shard::{InMemory, Shard, ShardSetup};
 use connected::{Connected, ReaderAt, SessionAt};
@@ -62,6 +64,7 @@ pub struct Worker {
     limits: WorkerLimits,
     fabric: Arc<Fabric>,
     router: Router,
+    codecs: Codecs,
     authority: Arc<dyn Authority>,
     shard: Shard<Arc<Message>>,
     connections: FxHashMap<ConnectionId, Box<Connected>>,
@@ -106,7 +109,8 @@ impl Worker {
             id: setup.id,
             workers: setup.workers,
             limits: setup.limits,
-            router: Router::new(setup.fabric.clone(), setup.codecs),
+            router: Router::new(setup.fabric.clone(), setup.codecs.clone()),
+            codecs: setup.codecs,
             fabric: setup.fabric,
             rights_generation: setup.authority.generation(),
             authority: setup.authority,

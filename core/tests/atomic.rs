@@ -25,6 +25,7 @@ fn a_large_transaction_is_one_frame_with_its_settlements() {
         mandatory: false,
         patient: true,
         once: None,
+        later: None,
         message: Arc::new(Message {
             exchange: Bytes::new(),
             address: "jobs".parse().unwrap(),
@@ -66,6 +67,7 @@ fn one_publish_that_is_refused_refuses_all_and_gives_back_what_was_settled() {
         mandatory: false,
         patient: true,
         once: None,
+        later: None,
         message: Arc::new(Message {
             exchange: Bytes::from_static(exchange),
             address: "jobs".parse().unwrap(),

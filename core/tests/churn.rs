@@ -140,6 +140,7 @@ impl Churn {
             mandatory: false,
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(message),
         };
         self.post(self.publisher, command, settle);

@@ -133,6 +133,7 @@ fn each_message_goes_to_one_member_and_no_values_are_sent() {
                 mandatory: false,
                 patient: true,
                 once: None,
+                later: None,
                 message: Arc::new(kept),
             };
             node.ask(publisher, keep);

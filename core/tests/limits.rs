@@ -166,6 +166,7 @@ fn ends_in(node: &mut Node, client: Client, body: &str, ms: u64) {
         mandatory: false,
         patient: false,
         once: None,
+        later: None,
         message: Arc::new(message),
     };
     node.ask(client, publish);
@@ -337,6 +338,7 @@ fn a_full_queue_refuses_though_others_take_it() {
                 mandatory: false,
                 patient: false,
                 once: None,
+                later: None,
                 message: Arc::new(Message {
                     exchange: Bytes::from_static(b"topics"),
                     address: "t".parse().unwrap(),

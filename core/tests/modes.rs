@@ -52,6 +52,7 @@ fn keyed(client: Client, key: &str, body: &str) -> Command {
         mandatory: false,
         patient: true,
         once: None,
+        later: None,
         message: Arc::new(message),
     }
 }
@@ -245,6 +246,7 @@ fn without_the_header_the_address_is_the_key_and_a_number_is_its_digits() {
             mandatory: false,
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(message),
         };
         node.ask(c[0], command);
@@ -386,6 +388,7 @@ fn what_ends_while_it_waits_for_its_key_goes() {
             mandatory: false,
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(Message {
                 expires: Some(UnixMs(1_000_500)),
                 ..(*message).clone()

@@ -189,6 +189,7 @@ fn publish(client: Client, token: u64, once: Option<u16>, address: &str, body: &
         mandatory: false,
         patient: true,
         once: once.map(OnceKey),
+        later: None,
         message: Arc::new(message),
     }
 }

@@ -370,6 +370,7 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
         mandatory: false,
         patient: false,
         once: None,
+        later: None,
         message: Arc::new(Message {
             address: "q".parse().unwrap(),
             ..Message::default()
@@ -432,6 +433,7 @@ fn a_question_sees_what_its_connection_published_before() {
         mandatory: false,
         patient: true,
         once: None,
+        later: None,
         message: Arc::new(Message {
             address: "q".parse().unwrap(),
             body: Bytes::from_static(body.as_bytes()),
@@ -496,6 +498,7 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
             mandatory: false,
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(Message {
                 exchange: Bytes::from_static(exchange),
                 address: address.parse().unwrap(),
@@ -589,6 +592,7 @@ fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
             mandatory: false,
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(Message {
                 exchange: Bytes::from_static(b"topics"),
                 address: "own".parse().unwrap(),

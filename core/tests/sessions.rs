@@ -47,6 +47,7 @@ fn publish(client: Client, token: u64, once: Option<u16>, address: &str, body: &
         mandatory: false,
         patient: true,
         once: once.map(OnceKey),
+        later: None,
         message: Arc::new(message(client, "topics", address, body)),
     }
 }
@@ -247,6 +248,7 @@ fn what_was_received_does_not_expire_and_needs_no_credit() {
         mandatory: false,
         patient: true,
         once: None,
+        later: None,
         message: Arc::new(short),
     };
     node.ask(publisher, command);

@@ -38,6 +38,7 @@ fn publish(message: Message, token: u64) -> Command {
         mandatory: false,
         patient: true,
         once: None,
+        later: None,
         message: Arc::new(message),
     }
 }

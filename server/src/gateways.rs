@@ -220,6 +220,7 @@ pub fn predeclared() -> Vec<ExchangeSpec> {
         durable: true,
         auto_delete: false,
         internal: false,
+        delays: false,
         alternate: None,
         arguments: Default::default(),
     };

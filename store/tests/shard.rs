@@ -262,6 +262,7 @@ fn vhost(name: &str) -> MetaCommand {
         durable: true,
         auto_delete: false,
         internal: false,
+        delays: false,
         alternate: None,
         arguments: Default::default(),
     };

@@ -26,6 +26,8 @@ pub struct ExchangeDeclare {
     pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
+    /// What is published to it is kept for as long as the message itself asks, and routed then.
+    pub delays: bool,
     /// Takes what no binding of this exchange takes; need not exist.
     pub alternate: Option<Arc<str>>,
     /// As the client gave them; compared at redeclaration.

@@ -148,6 +148,7 @@ impl Meta {
                 durable: true,
                 auto_delete: false,
                 internal: false,
+                delays: false,
                 alternate: None,
                 arguments: Arguments::default(),
             };
@@ -235,7 +236,15 @@ impl Meta {
         let vhost_name = self.vhost_name(vhost)?;
         if let Some(known) = self.exchange(vhost, &spec.name) {
             let what = Thing("exchange", &spec.name, &vhost_name);
-            what.compare("type", kind_name(spec.kind), kind_name(known.kind))?;
+            let type_of = |kind, delays| match delays {
+                true => format!("delayed {}", kind_name(kind)),
+                false => kind_name(kind).to_owned(),
+            };
+            let (asked, has) = (
+                type_of(spec.kind, spec.delays),
+                type_of(known.kind, known.delays),
+            );
+            what.compare("type", asked, has)?;
             what.compare("durable", spec.durable, known.durable)?;
             what.compare("auto_delete", spec.auto_delete, known.auto_delete)?;
             what.compare("internal", spec.internal, known.internal)?;
@@ -268,6 +277,7 @@ impl Meta {
             durable: spec.durable,
             auto_delete: spec.auto_delete,
             internal: spec.internal,
+            delays: spec.delays,
             predeclared,
             alternate: spec.alternate.clone(),
             arguments: spec.arguments.clone(),

@@ -136,6 +136,9 @@ pub struct ExchangeSpec {
     pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
+    /// What is published to it waits as the message asks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delays: bool,
     /// Takes what no binding takes; need not exist.
     #[serde(default)]
     pub alternate: Option<Arc<str>>,

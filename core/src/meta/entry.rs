@@ -81,6 +81,9 @@ pub struct Exchange {
     pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
+    /// What is published to it waits as the message asks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delays: bool,
     /// Came with its vhost: cannot be deleted.
     pub predeclared: bool,
     /// Takes what no binding takes; need not exist.

@@ -21,6 +21,7 @@ fn exchange(name: &str, kind: ExchangeKind) -> ExchangeSpec {
         durable: true,
         auto_delete: false,
         internal: false,
+        delays: false,
         alternate: None,
         arguments: Arguments::default(),
     }

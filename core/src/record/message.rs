@@ -8,9 +8,9 @@ use super::{RecordError, put_varint, take_part, take_u8, take_u64, varint};
 use crate::address::Address;
 use crate::death::Deaths;
 use crate::gateway::OnceKey;
-use crate::id::{ConnectionId, StreamId, UnixMs, VhostId};
+use crate::id::{ConnectionId, ExchangeId, StreamId, UnixMs, VhostId};
 use crate::message::{Message, OriginTag, Quality};
-use crate::port::{Extra, Handed, Once};
+use crate::port::{Extra, Handed, Later, Once};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ const EXTRA_KEEP: u64 = 1;
 const EXTRA_ONCE: u64 = 2;
 const EXTRA_HANDED: u64 = 4;
 const EXTRA_KEYED: u64 = 8;
+const EXTRA_LATER: u64 = 16;
 const HANDED_NO_LOCAL: u8 = 4;
 const FLAG_RETAIN: u8 = 4;
 const FLAG_EXPIRES: u8 = 8;
@@ -32,7 +33,8 @@ pub(super) fn put_extra(out: &mut BytesMut, extra: &Extra) {
         Some(Once::Keyed { .. }) => EXTRA_KEYED,
     };
     let handed = extra.handed.map_or(0, |_| EXTRA_HANDED);
-    put_varint(out, keep | once | handed);
+    let later = extra.later.map_or(0, |_| EXTRA_LATER);
+    put_varint(out, keep | once | handed | later);
     if let Some(vhost) = extra.keep {
         put_varint(out, u64::from(vhost.0));
     }
@@ -57,11 +59,16 @@ pub(super) fn put_extra(out: &mut BytesMut, extra: &Extra) {
         out.put_u8(handed.quality as u8 | no_local);
         put_varint(out, u64::from(handed.identifier));
     }
+    if let Some(later) = extra.later {
+        out.put_u64_le(later.due.0);
+        put_varint(out, u64::from(later.vhost.0));
+        put_varint(out, u64::from(later.exchange.0));
+    }
 }
 
 pub(super) fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
     let bits = varint(bytes)?;
-    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED | EXTRA_HANDED) != 0 {
+    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED | EXTRA_HANDED | EXTRA_LATER) != 0 {
         return Err(RecordError::Field);
     }
     let mut extra = Extra::default();
@@ -88,6 +95,15 @@ pub(super) fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
             quality: Quality::from_number(flags & 3).ok_or(RecordError::Field)?,
             no_local: flags & HANDED_NO_LOCAL != 0,
             identifier: u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field)?,
+        });
+    }
+    if bits & EXTRA_LATER != 0 {
+        let due = UnixMs(take_u64(bytes)?);
+        let mut number = || u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field);
+        extra.later = Some(Later {
+            due,
+            vhost: VhostId(number()?),
+            exchange: ExchangeId(number()?),
         });
     }
     Ok(extra)

@@ -89,6 +89,7 @@ impl<B: Place> Shard<B> {
         let (id, vhost) = (stream.id, stream.vhost);
         self.account(stream.is_queue(), Volume::default(), stream.kept());
         self.limiter.watch(&stream);
+        self.delays.watch(&stream);
         if let Some(session) = stream.session() {
             let (ends, due) = (session.ends(), wills::due(session));
             self.session_ends(id, ends, None);
@@ -118,6 +119,7 @@ impl<B: Place> Shard<B> {
         self.settles.remove(&id);
         self.heard.forget(id);
         self.limiter.forget(id, stream.bounds);
+        self.delays.forget(id);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
@@ -328,6 +330,9 @@ impl<B: Place> Shard<B> {
     }
 
     fn remove_ranges(&mut self, id: StreamId, ranges: &[(Offset, Offset)]) -> u64 {
+        if id.is_delayed() {
+            self.forget_due(id, ranges);
+        }
         let Some(stream) = self.stream_mut(id) else {
             return 0;
         };

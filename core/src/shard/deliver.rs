@@ -44,6 +44,7 @@ impl<B: Place> Shard<B> {
         self.answer_pages();
         self.tell_partings();
         self.plan(now);
+        self.delays.plan(now);
         if !self.settles.is_empty() {
             self.settles_since.get_or_insert(now.monotonic);
         }

@@ -35,6 +35,8 @@ pub(crate) enum Errand {
         offset: u64,
         reason: DeathReason,
     },
+    /// A message that is due: it leaves the stream where it waited.
+    Later { stream: StreamId, offset: u64 },
     /// A will that is due, by its number.
     Will { number: u64 },
     /// A message that its stream did not take: nothing is left to do.
@@ -48,7 +50,9 @@ impl Errand {
     /// The same for all whose order counts.
     fn number(&self) -> u64 {
         match self {
-            Errand::Letter { stream, .. } | Errand::Refused { stream, .. } => stream.0,
+            Errand::Letter { stream, .. }
+            | Errand::Later { stream, .. }
+            | Errand::Refused { stream, .. } => stream.0,
             Errand::Will { number } => *number,
         }
     }
@@ -81,6 +85,11 @@ impl Forwards {
             self.waiting.push_back(Errand::Refused { stream, message });
         }
         room
+    }
+
+    /// Whether more can be of use here than is here already.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.len() + self.flying.len() + self.again.len() < FLYING_MAX
     }
 
     fn next(&mut self) -> Option<Errand> {
@@ -123,9 +132,14 @@ impl Forwards {
 impl<B: Place> Shard<B> {
     /// Sends on what waits, as much as may be on its way.
     pub(super) fn send_forwards(&mut self, now: Now, bodies: &mut dyn Bodies<B>) {
+        self.look_for_due(now);
         while let Some(errand) = self.forwards.next() {
             let Some(mut forward) = self.prepare(now.unix, &errand, bodies) else {
-                self.done_with(errand);
+                match errand {
+                    // What cannot be read stays, for whoever can mend it.
+                    Errand::Later { .. } => {}
+                    other => self.done_with(other),
+                }
                 continue;
             };
             let worker = self.worker_for(errand.number());
@@ -151,6 +165,16 @@ impl<B: Place> Shard<B> {
         bodies: &mut dyn Bodies<B>,
     ) -> Option<Forward> {
         let (id, message, reason) = match errand {
+            Errand::Later { stream, offset } => {
+                let (vhost, message) = self.due_message(now, (*stream, *offset), bodies)?;
+                return Some(Forward {
+                    id: 0,
+                    vhost,
+                    message,
+                    once: None,
+                    from: None,
+                });
+            }
             Errand::Will { number } => {
                 let (vhost, message, once) = self.due_will(now, *number)?;
                 return Some(Forward {
@@ -201,7 +225,7 @@ impl<B: Place> Shard<B> {
     /// It is stored elsewhere, or need not be: nothing is left to do here.
     fn done_with(&mut self, errand: Errand) {
         match errand {
-            Errand::Letter { stream, offset, .. } => {
+            Errand::Letter { stream, offset, .. } | Errand::Later { stream, offset } => {
                 self.with_stream(stream, |shard, stream| shard.dismiss(stream, offset));
             }
             Errand::Will { number } => self.will_arrived(number),

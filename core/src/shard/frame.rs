@@ -74,10 +74,8 @@ impl<B: Place> Shard<B> {
 
     /// When [`Shard::timeout`] wants to be called.
     pub fn poll_timeout(&self) -> MonotonicMs {
-        let tick = match self.limiter.wake_at() {
-            Some(at) => at.min(self.next_tick),
-            None => self.next_tick,
-        };
+        let wakes = [self.limiter.wake_at(), self.delays.wake_at()];
+        let tick = wakes.into_iter().flatten().fold(self.next_tick, Ord::min);
         match self.settles_since {
             Some(since) if self.journalled() => since.after(SETTLE_LINGER_MS).min(tick),
             _ => tick,
@@ -112,6 +110,7 @@ impl<B: Place> Shard<B> {
         }
         self.forwards.retry();
         self.end_values(now.unix);
+        self.end_delays(now.unix);
         self.end_retired();
         self.renew_policies(now.unix);
         if self.authority.generation() != self.verdict_generation {

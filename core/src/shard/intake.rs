@@ -98,6 +98,19 @@ impl Store<Position> for Shard<Position> {
 }
 
 impl<B: Place> Shard<B> {
+    /// Why a publish is not taken for what is asked with it.
+    #[cold]
+    pub(super) fn refuses_extra(&mut self, extra: &Extra, message: &Message) -> Option<ErrorKind> {
+        if extra
+            .once
+            .is_some_and(|once| self.is_overtaken(once, message))
+        {
+            return Some(ErrorKind::Locked);
+        }
+        let full = extra.later.is_some() && !self.takes_later();
+        full.then_some(ErrorKind::Busy)
+    }
+
     /// Notes for those who read last values that a newer one came in.
     #[cold]
     pub(super) fn saw_kept(

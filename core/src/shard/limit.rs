@@ -173,7 +173,8 @@ impl<B: Place> Shard<B> {
     }
 
     fn bury_ended(&mut self, now: UnixMs, stream: &mut Stream<B>, offset: u64) -> bool {
-        let over = stream.entry(offset).is_some_and(|entry| ended(&entry, now));
+        let over =
+            !stream.id.is_delayed() && stream.entry(offset).is_some_and(|entry| ended(&entry, now));
         if over {
             self.bury(stream, offset, DeathReason::Expired);
         }

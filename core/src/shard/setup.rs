@@ -62,6 +62,9 @@ pub struct ShardLimits {
     pub values_max: u64,
     /// What they cost, in bytes; likewise.
     pub values_bytes_max: u64,
+    /// Messages that wait until they are due (each takes about 120 bytes of memory); a publish that would add one
+    /// beyond is refused with `Busy`.
+    pub delayed_max: u64,
 }
 
 impl Default for ShardLimits {
@@ -73,6 +76,7 @@ impl Default for ShardLimits {
             parked_bytes_max: 64 << 20,
             values_max: 10_000_000,
             values_bytes_max: 256 << 20,
+            delayed_max: 4_000_000,
         }
     }
 }

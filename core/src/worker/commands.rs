@@ -253,10 +253,12 @@ impl Worker {
                             mandatory,
                             patient,
                             once: _,
+                            later,
                             message,
                         } => {
                             let how = (mandatory, patient);
-                            self.publish(connection, state, token, how, None, message);
+                            let when = (None, later);
+                            self.publish(connection, state, token, how, when, message);
                         }
                         other => self.command(now, connection, state, other),
                     }

@@ -36,6 +36,13 @@ impl Worker {
         if message.retain && route.by_topic.is_some() && source.is_none() {
             route = Self::keeping(&route);
         }
+        // One that was dropped may be sent where messages wait; one that has waited does not wait again.
+        if source.is_some()
+            && route.delays
+            && let Ok(Some(waits)) = self.delaying(vhost, &route, (None, now.unix), &message)
+        {
+            route = waits;
+        }
         let mut targets: SmallVec<[(ShardId, SmallVec<[StreamId; 2]>); 2]> = route.targets.clone();
         if let (Some(_), Some(deaths)) = (source, &message.deaths) {
             let meta = self.fabric.meta();
@@ -45,7 +52,8 @@ impl Worker {
                     !known.is_some_and(|known| deaths.cycles(&known.name))
                 });
             }
-            targets.retain(|(_, streams)| route.by_topic.is_some() || !streams.is_empty());
+            let matched = route.by_topic.is_some() || route.later.is_some();
+            targets.retain(|(_, streams)| matched || !streams.is_empty());
         }
         let own = self.shard.id();
         let mut outcome = PublishOutcome::Unroutable;

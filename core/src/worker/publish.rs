@@ -11,7 +11,7 @@ use super::{Connected, Outgoing, Worker};
 use crate::authority::{Action, Circumstances, Question, Resource};
 use crate::error::ErrorKind;
 use crate::gateway::{Answer, OnceKey, PublishOutcome};
-use crate::id::{ConnectionId, Now, Sequence, ShardId, Token};
+use crate::id::{ConnectionId, Now, Sequence, ShardId, Token, UnixMs};
 use crate::message::Message;
 use crate::port::{ShardRequest, Ticket};
 use crate::router::Route;
@@ -216,7 +216,7 @@ impl Worker {
         state: &mut Connected,
         token: Token,
         (mandatory, patient): (bool, bool),
-        once: Option<OnceKey>,
+        (once, later): (Option<OnceKey>, Option<UnixMs>),
         message: Arc<Message>,
     ) {
         state.published += 1;
@@ -239,6 +239,13 @@ impl Worker {
                 return self.refuse(state, token, ErrorKind::AccessRefused);
             }
             route = Self::keeping(&route);
+        }
+        if later.is_some() || route.delays {
+            match self.delaying(vhost, &route, (later, message.published), &message) {
+                Ok(Some(waits)) => route = waits,
+                Ok(None) => {}
+                Err(kind) => return self.refuse(state, token, kind),
+            }
         }
         if !patient && self.has_no_room(&route) {
             return self.refuse(state, token, ErrorKind::Busy);

@@ -49,6 +49,7 @@ impl Worker {
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
+            delays: declare.delays,
             alternate: declare.alternate,
             arguments: Arguments::new(declare.arguments)?,
         };

@@ -125,9 +125,10 @@ impl Readings {
 /// What is asked of one of a route's shards beside storing the message.
 pub(super) fn extra(route: &Route, shard: ShardId) -> Option<Box<Extra>> {
     let keep = route.keep && route.values == Some(shard);
-    keep.then(|| {
+    (keep || route.later.is_some()).then(|| {
         Box::new(Extra {
-            keep: route.by_topic,
+            keep: route.by_topic.filter(|_| keep),
+            later: route.later,
             ..Extra::default()
         })
     })

@@ -13,11 +13,11 @@ use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::*;
 use anabranch_core::id::*;
 use anabranch_core::limits::StreamLimits;
-use anabranch_core::message::{Message, Quality};
+use anabranch_core::message::{Message, OriginTag, Quality};
 use anabranch_core::meta::policy::{AppliesTo, Policy, Settings};
 use anabranch_core::meta::{ExchangeSpec, MetaCommand};
 use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest, StreamStat};
-use anabranch_core::properties::Codecs;
+use anabranch_core::properties::{Codecs, Properties, PropertyCodec, Wait};
 use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
 use anabranch_core::router::Fabric;
 use anabranch_core::shard::{Bodies, Shard, ShardLimits, ShardSetup};
@@ -28,6 +28,32 @@ use bytes::{Bytes, BytesMut};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Messages of this origin say in their properties how long they ask to wait: a number of milliseconds.
+pub const WAITS: OriginTag = OriginTag(9);
+
+struct Waits;
+
+impl PropertyCodec for Waits {
+    fn to_neutral(&self, _message: &Message) -> Properties {
+        Properties::default()
+    }
+
+    fn later(&self, message: &Message) -> Option<Wait> {
+        let text = std::str::from_utf8(&message.properties).unwrap();
+        text.parse().ok().map(Wait::For)
+    }
+
+    fn waited(&self, _message: &Message) -> Option<Bytes> {
+        Some(Bytes::from_static(b"waited"))
+    }
+}
+
+pub fn codecs() -> Codecs {
+    let mut codecs = Codecs::default();
+    codecs.register(WAITS, Arc::new(Waits));
+    codecs
+}
 
 /// A journal in memory: positions are places in one byte string.
 #[derive(Default)]
@@ -72,6 +98,7 @@ pub struct Node {
     pub data: BTreeMap<ShardId, DataShard>,
     pub counter: u64,
     pub volatile_bytes_max: u64,
+    pub delayed_max: u64,
     pub mails: BTreeMap<ConnectionId, Mail>,
     /// How many frames are still committed before the disks stand still; absent: all.
     pub frames_left: Option<u32>,
@@ -96,7 +123,7 @@ pub fn shard(
         limits: ShardLimits::default(),
         fabric: fabric.clone(),
         authority: authority.clone(),
-        codecs: Codecs::default(),
+        codecs: codecs(),
     })
 }
 
@@ -122,6 +149,7 @@ impl Node {
             durable: true,
             auto_delete: false,
             internal: false,
+            delays: false,
             alternate: None,
             arguments: Default::default(),
         };
@@ -141,6 +169,7 @@ impl Node {
             data: BTreeMap::new(),
             counter: 0,
             volatile_bytes_max: ShardLimits::default().volatile_bytes_max,
+            delayed_max: ShardLimits::default().delayed_max,
             mails: BTreeMap::new(),
             frames_left: None,
             last_is_untold: false,
@@ -179,7 +208,7 @@ impl Node {
                         ..WorkerLimits::default()
                     },
                     fabric: self.fabric.clone(),
-                    codecs: Codecs::default(),
+                    codecs: codecs(),
                     authority: self.authority.clone(),
                 })
             })
@@ -564,6 +593,7 @@ impl Node {
             mandatory: false,
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(message),
         };
         self.ask(client, command);

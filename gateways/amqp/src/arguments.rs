@@ -18,7 +18,7 @@ use crate::map::neutral_value;
 use crate::wire::table::{Table, Value};
 
 /// Arguments of an exchange that ask for something not built.
-const EXCHANGE_NOT_BUILT: [&str; 2] = ["x-delayed-type", "x-message-deduplication"];
+const EXCHANGE_NOT_BUILT: [&str; 1] = ["x-message-deduplication"];
 
 /// Arguments of a consumer that ask for something not built.
 const CONSUME_NOT_BUILT: [&str; 4] = [
@@ -155,7 +155,7 @@ mod tests {
             (ReplyCode::NOT_IMPLEMENTED, Scope::Connection)
         );
         assert!(error.text.contains("x-stream-offset"));
-        let raw = of("x-delayed-type", Value::text("x"));
+        let raw = of("x-message-deduplication", Value::Bool(true));
         assert_eq!(
             exchange(Table::new(&raw).unwrap()).unwrap_err().code,
             ReplyCode::NOT_IMPLEMENTED

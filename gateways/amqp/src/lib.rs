@@ -11,6 +11,7 @@ mod channel;
 mod config;
 mod confirm;
 mod connection;
+pub mod delay;
 pub mod error;
 mod gateway;
 pub mod map;

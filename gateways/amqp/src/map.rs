@@ -10,10 +10,11 @@
 use anabranch_core::id::UnixMs;
 use anabranch_core::message::{Message, OriginTag, Quality};
 use anabranch_core::properties::{
-    Properties as Neutral, PropertyCodec, ReplyTo, Value as NeutralValue,
+    Properties as Neutral, PropertyCodec, ReplyTo, Value as NeutralValue, Wait,
 };
 use bytes::{Bytes, BytesMut};
 
+use crate::delay;
 use crate::wire::field::{LongStr, ShortStr};
 use crate::wire::properties::Properties;
 use crate::wire::table::{Array, ArrayWriter, DEPTH_MAX, Table, TableWriter, Value};
@@ -54,6 +55,14 @@ pub struct AmqpProperties;
 impl PropertyCodec for AmqpProperties {
     fn to_neutral(&self, message: &Message) -> Neutral {
         to_neutral(&message.properties)
+    }
+
+    fn later(&self, message: &Message) -> Option<Wait> {
+        delay::wait(&message.properties)
+    }
+
+    fn waited(&self, message: &Message) -> Option<Bytes> {
+        delay::waited(&message.properties)
     }
 }
 

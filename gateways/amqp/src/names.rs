@@ -28,8 +28,8 @@ pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
 pub const REPLY_QUEUE_PREFIX: &str = "amq.rabbitmq.reply-to.";
 
 /// The kind a client asks for, or `None` when there is no such kind.
-pub fn exchange_kind(kind: ShortStr<'_>) -> Option<ExchangeKind> {
-    match kind.as_bytes() {
+pub fn exchange_kind(kind: &[u8]) -> Option<ExchangeKind> {
+    match kind {
         b"direct" => Some(ExchangeKind::Direct),
         b"fanout" => Some(ExchangeKind::Fanout),
         b"topic" => Some(ExchangeKind::Topic),

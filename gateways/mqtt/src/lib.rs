@@ -12,6 +12,7 @@ mod alias;
 pub mod codec;
 mod config;
 mod connection;
+pub mod delayed;
 mod gateway;
 mod inbound;
 mod json_value;

@@ -37,6 +37,7 @@ impl NodeBackend {
             mandatory: false,
             patient: false,
             once: None,
+            later: None,
             message,
         };
         let answers = self.call(who, &vhost_name, command).await?;

@@ -153,6 +153,7 @@ fn first_metadata() -> Vec<MetaCommand> {
         durable: true,
         auto_delete: false,
         internal: false,
+        delays: false,
         alternate: None,
         arguments: Default::default(),
     };

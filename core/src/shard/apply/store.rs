@@ -35,6 +35,9 @@ impl<B: Place> Shard<B> {
             if let Some(once) = extra.once {
                 return self.store_once(clock, once, (streams, by_topic, extra), message, place);
             }
+            if let Some(later) = extra.later {
+                return self.store_later(clock, later, message, place);
+            }
             if let Some(vhost) = extra.keep {
                 self.values.put(vhost, Arc::new(message.detached()));
             }

@@ -238,6 +238,7 @@ impl AmqpConnection {
             // It is told by connection.blocked.
             patient: true,
             once: None,
+            later: None,
             message: Arc::new(message),
         };
         match &mut channel.tx {

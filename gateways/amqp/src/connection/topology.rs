@@ -21,8 +21,8 @@ use crate::wire::method::{
     ExchangeBind, ExchangeDeclare, ExchangeDelete, ExchangeUnbind, Method, QueueBind, QueueDeclare,
     QueueDelete, QueuePurge, QueueUnbind, Wire,
 };
-use crate::wire::table::Table;
-use crate::{address, arguments, map, names};
+use crate::wire::table::{Table, Value};
+use crate::{address, arguments, delay, map, names};
 
 /// Exchange, key and arguments of a binding, as a method names them.
 type Route<'a> = (ShortStr<'a>, ShortStr<'a>, Table<'a>);
@@ -171,16 +171,19 @@ impl AmqpConnection {
                 "exchange name '{name}' contains reserved prefix 'amq.*'"
             )));
         }
-        let kind = match names::exchange_kind(declare.kind) {
-            Some(kind) => kind,
+        let delays = declare.kind.as_bytes() == delay::EXCHANGE_TYPE;
+        let kind = if declare.passive {
             // A passive declare asks for the name alone.
-            None if declare.passive => ExchangeKind::Direct,
-            None => {
-                return Err(AmqpError::channel(
+            ExchangeKind::Direct
+        } else if delays {
+            delayed_kind(declare.arguments)?
+        } else {
+            names::exchange_kind(declare.kind.as_bytes()).ok_or_else(|| {
+                AmqpError::channel(
                     ReplyCode::PRECONDITION_FAILED,
                     format!("unknown exchange type {:?}", declare.kind),
-                ));
-            }
+                )
+            })?
         };
         let (arguments, alternate) = if declare.passive {
             (Vec::new(), None)
@@ -194,6 +197,7 @@ impl AmqpConnection {
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
+            delays: delays && !declare.passive,
             alternate,
             arguments,
         };
@@ -339,6 +343,21 @@ impl AmqpConnection {
         };
         binding(to, (exchange, key, table))
     }
+}
+
+/// How an exchange that delays routes what is due.
+fn delayed_kind(arguments: Table<'_>) -> Result<ExchangeKind, AmqpError> {
+    let named = arguments.first(delay::TYPE_ARGUMENT);
+    let kind = named.and_then(Value::as_long_str);
+    kind.and_then(names::exchange_kind).ok_or_else(|| {
+        AmqpError::channel(
+            ReplyCode::PRECONDITION_FAILED,
+            format!(
+                "Invalid argument, '{}' must be an existing exchange type",
+                delay::TYPE_ARGUMENT
+            ),
+        )
+    })
 }
 
 /// A binding as core takes it: its key both as an address and as a filter, since what it is depends on

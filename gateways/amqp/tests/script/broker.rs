@@ -148,7 +148,8 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
                 ("passive", d.passive),
                 ("durable", d.durable),
                 ("auto-delete", d.auto_delete),
-                ("internal", d.internal)
+                ("internal", d.internal),
+                ("delays", d.delays)
             ]),
             match &d.alternate {
                 Some(name) => format!(" alternate={name}{}", arguments(&d.arguments)),

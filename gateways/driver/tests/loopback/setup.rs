@@ -80,6 +80,7 @@ pub fn start_at(
             durable: true,
             auto_delete: false,
             internal: false,
+            delays: false,
             alternate: None,
             arguments: Default::default(),
         }],

@@ -38,10 +38,13 @@ impl MqttConnection {
         let expiry_s = int(PropertyId::MESSAGE_EXPIRY);
         let delay_s = int(PropertyId::WILL_DELAY).unwrap_or(0);
         let properties = will.forwarded_properties();
-        let (exchange, address) = self.destination(will.topic).ok_or(Fault::refused(
-            ReasonCode::TOPIC_NAME_INVALID,
-            "the will's topic names no queue of this vhost",
-        ))?;
+        let refused = |why| Fault::refused(ReasonCode::TOPIC_NAME_INVALID, why);
+        let (exchange, address) = match self.destination(will.topic, now.unix) {
+            Some((exchange, address, None)) => (exchange, address),
+            // A time after the time of the connection's end, which nobody knows, is the will delay's business.
+            Some((_, _, Some(_))) => return Err(refused("a will waits by its will delay")),
+            None => return Err(refused("the will's topic names no queue of this vhost")),
+        };
         let message = Message {
             exchange,
             address,
@@ -84,6 +87,7 @@ impl MqttConnection {
             // There is no one to tell of a refusal.
             patient: message.quality != Quality::AtMostOnce,
             once: None,
+            later: None,
             message: Arc::new(message),
         });
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anabranch_core::address::Address;
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::{Command, OnceKey, Outputs, PublishOutcome};
-use anabranch_core::id::{Now, Token};
+use anabranch_core::id::{Now, Token, UnixMs};
 use anabranch_core::message::{Message, Quality};
 use bytes::Bytes;
 
@@ -20,6 +20,7 @@ use super::leaving::quality_of;
 use super::{Fault, MqttConnection, Properties, PropertiesBuilder, PropertyId};
 use crate::address::to_address;
 use crate::codec::{Ack, PacketType, Publish, QoS, ReasonCode};
+use crate::delayed;
 use crate::inbound::Verdict;
 use crate::map::{ORIGIN, STREAM_TOPIC_ROOT, stream_address};
 use crate::reason;
@@ -27,8 +28,8 @@ use crate::reason;
 /// Publishes of a client before 5.0 that may be unfinished; only 5.0 has a receive maximum.
 pub(super) const UNFINISHED_MAX_V3: usize = 65_535;
 
-/// Of a topic below [`STREAM_TOPIC_ROOT`] that stands for nothing here.
-const NO_QUEUE: &str = "the topic names no queue of this vhost";
+/// Of a topic that would stand for a queue or a time.
+const STANDS_FOR_NOTHING: &str = "the topic names no queue of this vhost, or no time";
 
 impl MqttConnection {
     #[inline]
@@ -60,7 +61,7 @@ impl MqttConnection {
                 self.inbound.enter_exactly_once(publish.packet_id)
             }
         };
-        let Some((exchange, address)) = self.destination(topic) else {
+        let Some((exchange, address, later)) = self.destination(topic, now.unix) else {
             return self.refuse_topic(token, out);
         };
         let expiry_s = publish.notes.message_expiry_s;
@@ -87,6 +88,7 @@ impl MqttConnection {
             // for its acknowledgement can only be kept waiting.
             patient: !self.is_v5() && quality != Quality::AtMostOnce,
             once: once.then_some(OnceKey(publish.packet_id)),
+            later,
             message: Arc::new(message),
         });
         Ok(())
@@ -168,16 +170,25 @@ impl MqttConnection {
         }
     }
 
-    /// Exchange and address of a topic; `None` where it would stand for a queue and names none of
-    /// this vhost.
+    /// Exchange and address of a topic, and when it is to be published there if not now; `None` where it would
+    /// stand for a queue or a time and names none.
     #[inline]
-    pub(super) fn destination(&self, topic: Bytes) -> Option<(Bytes, Address)> {
+    pub(super) fn destination(
+        &self,
+        topic: Bytes,
+        now: UnixMs,
+    ) -> Option<(Bytes, Address, Option<UnixMs>)> {
+        let (topic, later) = match delayed::topic(topic, now) {
+            delayed::Topic::Plain(topic) => (topic, None),
+            delayed::Topic::Later(topic, due) => (topic, Some(due)),
+            delayed::Topic::Malformed => return None,
+        };
         if topic.first() == Some(&b'$') && is_stream_topic(&topic) {
             let address = stream_address(&topic, &self.client.vhost)?;
             // The default exchange, where a queue has its own address.
-            return Some((Bytes::new(), address));
+            return Some((Bytes::new(), address, later));
         }
-        Some((self.shared.exchange.clone(), to_address(topic)))
+        Some((self.shared.exchange.clone(), to_address(topic), later))
     }
 
     #[cold]
@@ -188,7 +199,10 @@ impl MqttConnection {
             self.acknowledge(out);
             return Ok(());
         }
-        Err(Fault::refused(ReasonCode::TOPIC_NAME_INVALID, NO_QUEUE))
+        Err(Fault::refused(
+            ReasonCode::TOPIC_NAME_INVALID,
+            STANDS_FOR_NOTHING,
+        ))
     }
 
     /// Publishes were finished; their acknowledgements leave by [`MqttConnection::acknowledge`].
@@ -247,7 +261,7 @@ impl MqttConnection {
         if !verdict.reason.is_failure() || !self.is_v5() || !self.client.wants_reasons {
             return Properties::EMPTY;
         }
-        let words = verdict.refused.map_or(NO_QUEUE, reason::words);
+        let words = verdict.refused.map_or(STANDS_FOR_NOTHING, reason::words);
         PropertiesBuilder::new()
             .text(PropertyId::REASON_STRING, words)
             .build()

@@ -220,6 +220,7 @@ pub fn command_lines(command: &Command) -> Vec<String> {
             token,
             message: published,
             once,
+            later,
             ..
         } => {
             let token = match token.0 {
@@ -227,7 +228,11 @@ pub fn command_lines(command: &Command) -> Vec<String> {
                 token => token.to_string(),
             };
             let once = once.map_or(String::new(), |once| format!(" once={}", once.0));
-            format!("publish {token}{once} {}", message(published))
+            let later = later.map_or(String::new(), |due| {
+                let wait_ms = i128::from(due.0) - i128::from(published.published.0);
+                format!(" later={wait_ms}")
+            });
+            format!("publish {token}{once}{later} {}", message(published))
         }
         Command::Settle {
             consumer,
