@@ -11,9 +11,9 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    About, Binding, Connection, DeclareStream, Exchange, Explanation, NewUser, Overview,
-    PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, Rule, SeekTo, Stream,
-    User, UserChange,
+    About, Binding, Connection, DeclareStream, DelayedMessage, DelayedQuery, Exchange, Explanation,
+    NewUser, Overview, PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, Rule,
+    SeekTo, Stream, User, UserChange,
 };
 
 /// What a backend's call gives, later.
@@ -161,6 +161,21 @@ pub trait Backend: Send + Sync + 'static {
         name: &'a str,
         if_unused: bool,
     ) -> Answer<'a, ()>;
+    /// The messages of an exchange that wait, by when they are due.
+    fn delayed<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+        which: DelayedQuery,
+    ) -> Answer<'a, Vec<DelayedMessage>>;
+    /// Drops all of them; returns how many.
+    fn drop_delayed<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, u64>;
     /// Bindings, those of sessions and groups included as far as there are not too many.
     fn bindings<'a>(&'a self, which: WhichBindings<'a>) -> Answer<'a, Vec<Binding>>;
     /// Binds; the same again is no error.

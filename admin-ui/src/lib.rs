@@ -8,6 +8,7 @@
 mod access;
 mod assets;
 pub mod backend;
+mod delayed;
 mod error;
 mod extract;
 mod history;

@@ -107,6 +107,8 @@ numbers! {
         stored_bytes,
         /// Retained messages: addresses that have a last value
         retained,
+        /// Messages that wait until they are due
+        delayed,
     }
 }
 
@@ -241,6 +243,10 @@ pub struct Exchange {
     pub internal: bool,
     /// Where messages go that no binding wants.
     pub alternate: Option<String>,
+    /// Whether it keeps messages for as long as they ask (`x-delay`) before it routes them.
+    pub delays: bool,
+    /// Messages published to it that wait until they are due; ignored in a request.
+    pub delayed: u64,
     /// Messages published to it; ignored in a request.
     pub published: u64,
     /// Of those, the ones that found no destination; ignored in a request.
@@ -451,4 +457,26 @@ pub struct Publish {
     /// Headers.
     #[serde(default)]
     pub headers: BTreeMap<String, Value>,
+    /// Milliseconds to keep it before it is routed.
+    #[serde(default)]
+    pub delay_ms: u64,
+}
+
+/// Which messages that wait to show.
+#[derive(Debug, Clone, Copy)]
+pub struct DelayedQuery {
+    /// How many at most.
+    pub count: usize,
+    /// How much of each body, in bytes.
+    pub body_limit_bytes: usize,
+}
+
+/// A message that waits until it is due.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DelayedMessage {
+    /// When it is due.
+    pub due_at_ms: u64,
+    /// The message; its offset is that among those of its exchange.
+    #[serde(flatten)]
+    pub message: PeekedMessage,
 }

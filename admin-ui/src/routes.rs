@@ -18,7 +18,7 @@ use crate::backend::{Right, WhichBindings};
 use crate::error::ApiError;
 use crate::extract::{Asked, At, Given, InVhost};
 use crate::model::{Binding, Connection, DeclareStream, Exchange, PeekedMessage, Publish, Stream};
-use crate::{App, assets, history, metrics, people, policies, retained, seek};
+use crate::{App, assets, delayed, history, metrics, people, policies, retained, seek};
 
 /// Messages that one peek gives at most.
 pub(crate) const PEEK_COUNT_LIMIT: usize = 100;
@@ -53,6 +53,10 @@ pub(crate) fn router(app: App) -> Router {
         .route("/connections/{id}", delete(close_connection))
         .route("/exchanges", get(exchanges).post(declare_exchange))
         .route("/exchanges/{vhost}/{name}", delete(delete_exchange))
+        .route(
+            "/exchanges/{vhost}/{name}/delayed",
+            get(delayed::page).delete(delayed::clear),
+        )
         .route("/bindings", get(bindings).post(bind).delete(unbind))
         .route("/streams", get(streams))
         .route(

@@ -8,7 +8,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use anabranch_amqp::{AmqpGateway, address as spelling, arguments, names::PREDECLARED};
+use anabranch_amqp::{AmqpGateway, address as spelling, arguments, delay, names::PREDECLARED};
 use anabranch_core::address::{Address, AddressError, TopicFilter};
 use anabranch_core::gateway::{ExchangeKind, Gateway};
 use anabranch_core::limits::StreamLimits;
@@ -28,6 +28,8 @@ pub const TOPIC_EXCHANGE: &str = "amq.topic";
 
 /// The argument by which applications name an alternate exchange.
 pub const ALTERNATE_ARGUMENT: &str = arguments::ALTERNATE;
+/// The argument by which applications say how an exchange that delays routes what is due.
+pub const DELAYED_ARGUMENT: &str = delay::TYPE_ARGUMENT;
 /// The argument by which applications ask for last values with a binding.
 pub const RETAINED_ARGUMENT: &str = arguments::RETAINED;
 

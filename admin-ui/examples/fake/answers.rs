@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right, WhichBindings};
 use anabranch_admin::model::{
-    About, Binding, Connection, DeclareStream, Effect, Exchange, ExplainStep, Explanation, NewUser,
-    Overview, PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, RetainedValue,
-    Rule, SeekTo, Stream, Subject, User, UserChange,
+    About, Binding, Connection, DeclareStream, DelayedMessage, DelayedQuery, Effect, Exchange,
+    ExplainStep, Explanation, NewUser, Overview, PeekedMessage, Policy, Publish, Question,
+    RetainedPage, RetainedQuery, RetainedValue, Rule, SeekTo, Stream, Subject, User, UserChange,
 };
 
 use super::{Fake, missing, wall_ms};
@@ -121,6 +121,26 @@ impl Backend for Fake {
                     state.bindings.retain(|row| row.exchange != name);
                     Ok(())
                 }
+                None => missing("exchange", name),
+            }
+        })
+    }
+
+    fn delayed<'a>(
+        &'a self,
+        _: &'a Identity,
+        _: &'a str,
+        _: &'a str,
+        _: DelayedQuery,
+    ) -> Answer<'a, Vec<DelayedMessage>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn drop_delayed<'a>(&'a self, _: &'a Identity, _: &'a str, name: &'a str) -> Answer<'a, u64> {
+        Box::pin(async move {
+            let mut state = self.state();
+            match state.exchanges.iter_mut().find(|row| row.name == name) {
+                Some(row) => Ok(std::mem::take(&mut row.delayed)),
                 None => missing("exchange", name),
             }
         })

@@ -387,6 +387,7 @@ impl Fake {
                 unacknowledged: sum(|stream| stream.unacknowledged),
                 stored_bytes: sum(|stream| stream.bytes),
                 retained: state.retained.len() as u64,
+                delayed: state.exchanges.iter().map(|row| row.delayed).sum(),
             },
             totals: Totals {
                 received: total(5200.0, 41.0),

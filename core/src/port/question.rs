@@ -8,7 +8,7 @@ use super::{ConsumerKey, GroupKey, Member, ReadingKey};
 use crate::address::{Address, TopicFilter};
 use crate::authority::Principal;
 use crate::gateway::{FilterSpec, OnceKey};
-use crate::id::{ConnectionId, ConsumerTag, Offset, StreamId, UnixMs, VhostId};
+use crate::id::{ConnectionId, ConsumerTag, ExchangeId, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::Message;
 use crate::will::SavedWill;
@@ -77,6 +77,13 @@ pub enum Question {
         stream: StreamId,
         /// Not those below this offset.
         from: Offset,
+        /// How many at most.
+        count: u32,
+    },
+    /// The first `count` messages that an exchange delays here, by when they are due. Reply `Delayed`.
+    Delayed {
+        /// Which exchange.
+        exchange: ExchangeId,
         /// How many at most.
         count: u32,
     },

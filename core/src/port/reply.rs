@@ -8,7 +8,7 @@ use super::ConsumerKey;
 use crate::address::{Address, TopicFilter};
 use crate::error::Refusal;
 use crate::gateway::{Delivery, FilterSpec};
-use crate::id::{Offset, StreamId, VhostId};
+use crate::id::{Offset, StreamId, UnixMs, VhostId};
 use crate::limits::{Mode, StreamLimits};
 use crate::message::{Message, Quality};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub enum ShardReply {
     Stats(Vec<StreamStat>),
     /// Messages looked at, with their offsets and how often each was tried.
     Messages(Vec<(Offset, u32, Arc<Message>)>),
+    /// Messages that wait, with their offsets and when they are due.
+    Delayed(Vec<(UnixMs, Offset, Arc<Message>)>),
     /// One message taken, or none, and how many are ready after it.
     Got(Option<Delivery>, u64),
     /// A session is open.

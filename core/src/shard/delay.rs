@@ -12,7 +12,7 @@
 use super::forward::Errand;
 use super::{Bodies, Place, Shard};
 use crate::gateway::PublishOutcome;
-use crate::id::{MonotonicMs, Now, Offset, StreamId, UnixMs, VhostId};
+use crate::id::{ExchangeId, MonotonicMs, Now, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
 use crate::port::Later;
@@ -163,6 +163,29 @@ impl<B: Place> Shard<B> {
             ..Message::clone(&message)
         };
         Some((vhost, Arc::new(message)))
+    }
+
+    /// What an exchange delays here, by when it is due.
+    pub(super) fn delayed(
+        &mut self,
+        exchange: ExchangeId,
+        count: u32,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Vec<(UnixMs, Offset, Arc<Message>)> {
+        let id = StreamId::of_delayed(self.id, exchange);
+        let Some(&place) = self.by_id.get(&id) else {
+            return Vec::new();
+        };
+        let Some(stream) = self.streams[place as usize].as_deref() else {
+            return Vec::new();
+        };
+        let times = self.delays.times.iter().filter(|(_, of, _)| *of == id);
+        let ready = times.filter(|(_, _, offset)| stream.is_ready(*offset));
+        let read = ready.take(count as usize).filter_map(|(due, _, offset)| {
+            let body = stream.entry(*offset)?.body;
+            Some((*due, Offset(*offset), bodies.fetch(&body)?))
+        });
+        read.collect()
     }
 
     /// Streams in which nothing waits any more end, so that exchanges that come and go leave nothing behind.

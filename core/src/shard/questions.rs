@@ -119,6 +119,9 @@ impl<B: Place> Shard<B> {
                 }
                 None => Err(no_stream()),
             },
+            Question::Delayed { exchange, count } => {
+                Ok(ShardReply::Delayed(self.delayed(exchange, count, bodies)))
+            }
             Question::Attach(attach) => self.attach(attach).map(|()| ShardReply::Done),
             Question::Detach { consumer, stream } => {
                 self.detach(stream, consumer, false);

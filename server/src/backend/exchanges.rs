@@ -36,7 +36,8 @@ fn kind_name(kind: ExchangeKind) -> &'static str {
 }
 
 impl NodeBackend {
-    pub(super) fn list_exchanges(&self, vhost: Option<&str>) -> Vec<Exchange> {
+    pub(super) async fn list_exchanges(&self, vhost: Option<&str>) -> Vec<Exchange> {
+        let delayed = self.delayed_counts().await;
         let vhosts = self.vhosts(vhost);
         let meta = self.parts.fabric.meta();
         let mut list = Vec::new();
@@ -49,6 +50,8 @@ impl NodeBackend {
                 auto_delete: exchange.auto_delete,
                 internal: exchange.internal,
                 alternate: exchange.alternate.as_deref().map(str::to_owned),
+                delays: exchange.delays,
+                delayed: delayed.get(&exchange.id).copied().unwrap_or(0),
                 predeclared: exchange.predeclared || exchange.name.is_empty(),
                 ..Exchange::default()
             }));
@@ -73,13 +76,16 @@ impl NodeBackend {
             ));
         }
         // Where applications name it, so that it is the same exchange to them.
-        let argument = alternate.as_ref().map(|name| {
-            let value = Neutral::Text(Bytes::copy_from_slice(name.as_bytes()));
-            (
-                Bytes::from_static(gateways::ALTERNATE_ARGUMENT.as_bytes()),
-                value,
-            )
-        });
+        let named = |name: &'static str, value: &str| {
+            let value = Neutral::Text(Bytes::copy_from_slice(value.as_bytes()));
+            (Bytes::from_static(name.as_bytes()), value)
+        };
+        let alternate_argument = alternate
+            .as_ref()
+            .map(|name| named(gateways::ALTERNATE_ARGUMENT, name));
+        let delayed_argument = exchange
+            .delays
+            .then(|| named(gateways::DELAYED_ARGUMENT, kind_name(*kind)));
         let declare = ExchangeDeclare {
             name: Arc::from(exchange.name),
             kind: *kind,
@@ -87,8 +93,12 @@ impl NodeBackend {
             durable: exchange.durable,
             auto_delete: exchange.auto_delete,
             internal: exchange.internal,
+            delays: exchange.delays,
             alternate: alternate.map(Arc::from),
-            arguments: argument.into_iter().collect(),
+            arguments: alternate_argument
+                .into_iter()
+                .chain(delayed_argument)
+                .collect(),
         };
         let token = Call::TOKEN;
         self.ask(

@@ -30,14 +30,16 @@ impl NodeBackend {
     pub(super) async fn send(&self, who: &Identity, publish: Publish) -> Done<u64> {
         let vhost = self.vhost(&publish.vhost)?;
         let vhost_name = publish.vhost.clone();
+        let delay_ms = publish.delay_ms;
         let message = Arc::new(self.message(vhost, publish)?);
+        let later = (delay_ms > 0).then(|| message.published.after(delay_ms));
         let wanted = self.destinations(vhost, &message);
         let command = Command::Publish {
             token: Call::TOKEN,
             mandatory: false,
             patient: false,
             once: None,
-            later: None,
+            later,
             message,
         };
         let answers = self.call(who, &vhost_name, command).await?;
@@ -167,7 +169,7 @@ impl NodeBackend {
         Ok(shown.collect())
     }
 
-    fn show(
+    pub(super) fn show(
         &self,
         offset: Offset,
         attempts: u32,

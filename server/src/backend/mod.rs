@@ -8,6 +8,7 @@
 //! Next: `exchanges.rs`, `streams.rs`, `messages.rs`, `people.rs`, `numbers.rs`, one for each page of the console.
 
 mod ask;
+mod delayed;
 mod exchanges;
 mod messages;
 mod numbers;
@@ -24,9 +25,9 @@ use std::sync::Arc;
 
 use anabranch_admin::backend::{Answer, Backend, BackendError, Identity, Right, WhichBindings};
 use anabranch_admin::model::{
-    About, Binding, Connection, DeclareStream, Exchange, Explanation, NewUser, Overview,
-    PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, Rule, SeekTo, Stream,
-    User, UserChange,
+    About, Binding, Connection, DeclareStream, DelayedMessage, DelayedQuery, Exchange, Explanation,
+    NewUser, Overview, PeekedMessage, Policy, Publish, Question, RetainedPage, RetainedQuery, Rule,
+    SeekTo, Stream, User, UserChange,
 };
 use anabranch_auth::roles::held_names;
 use anabranch_core::authority::{
@@ -280,8 +281,7 @@ impl Backend for NodeBackend {
     }
 
     fn exchanges<'a>(&'a self, vhost: Option<&'a str>) -> Answer<'a, Vec<Exchange>> {
-        let list = self.list_exchanges(vhost);
-        Box::pin(async move { Ok(list) })
+        Box::pin(async move { Ok(self.list_exchanges(vhost).await) })
     }
 
     fn declare_exchange<'a>(&'a self, who: &'a Identity, exchange: Exchange) -> Answer<'a, ()> {
@@ -296,6 +296,25 @@ impl Backend for NodeBackend {
         if_unused: bool,
     ) -> Answer<'a, ()> {
         Box::pin(self.drop_exchange(who, vhost, name, if_unused))
+    }
+
+    fn delayed<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+        which: DelayedQuery,
+    ) -> Answer<'a, Vec<DelayedMessage>> {
+        Box::pin(self.list_delayed(who, vhost, name, which))
+    }
+
+    fn drop_delayed<'a>(
+        &'a self,
+        who: &'a Identity,
+        vhost: &'a str,
+        name: &'a str,
+    ) -> Answer<'a, u64> {
+        Box::pin(self.empty_delayed(who, vhost, name))
     }
 
     fn bindings<'a>(&'a self, which: WhichBindings<'a>) -> Answer<'a, Vec<Binding>> {

@@ -49,6 +49,7 @@ struct Depths {
     settled: u64,
     dropped: u64,
     retained: u64,
+    delayed: u64,
 }
 
 impl Numbers {
@@ -111,6 +112,7 @@ impl NodeBackend {
                 unacknowledged: depths.unsettled,
                 stored_bytes: depths.bytes,
                 retained: depths.retained,
+                delayed: depths.delayed,
                 ..Gauges::default()
             },
             totals: Totals {
@@ -245,6 +247,11 @@ impl NodeBackend {
         let stats = self.stats().await;
         let mut depths = Depths::default();
         for (_, stat) in &stats {
+            if stat.stream.is_delayed() {
+                depths.delayed += stat.ready;
+                depths.bytes += stat.bytes;
+                continue;
+            }
             depths.sessions += u64::from(stat.session.is_some());
             // A session's reader is its own connection, which is counted as such.
             if stat.session.is_none() {

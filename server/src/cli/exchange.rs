@@ -15,7 +15,10 @@ const COLUMNS: &[&str] = &[
     "auto_delete",
     "internal",
     "alternate",
+    "delays",
+    "delayed",
 ];
+const DELAYED_COLUMNS: &[&str] = &["due_at_ms", "address", "body_bytes", "body"];
 
 /// What to do with exchanges.
 #[derive(Debug, Subcommand)]
@@ -36,6 +39,19 @@ pub enum Verb {
         #[arg(long)]
         if_unused: bool,
     },
+    /// The messages that wait in one until they are due, the next one first
+    Delayed {
+        #[command(flatten)]
+        name: Name,
+        /// How many at most
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100))]
+        count: u64,
+    },
+    /// Drop all messages that wait in one
+    DropDelayed {
+        #[command(flatten)]
+        name: Name,
+    },
 }
 
 /// Which exchange.
@@ -47,6 +63,13 @@ pub struct Name {
     /// Its vhost
     #[arg(long, default_value = "/")]
     vhost: String,
+}
+
+impl Name {
+    fn delayed(&self) -> String {
+        let (vhost, of) = (encode(&self.vhost), encode(&self.name));
+        format!("/exchanges/{vhost}/{of}/delayed")
+    }
 }
 
 /// An exchange in words.
@@ -66,6 +89,10 @@ pub struct ExchangeFlags {
     /// Clients may not publish to it
     #[arg(long)]
     internal: bool,
+    /// Keep each message for as long as its header x-delay (milliseconds) or x-deliver-at says, then route it: what
+    /// applications call the type x-delayed-message
+    #[arg(long)]
+    delays: bool,
     /// The exchange that gets what no binding of this one takes
     #[arg(long, value_name = "EXCHANGE")]
     alternate: Option<String>,
@@ -87,6 +114,7 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
                 "durable": !flags.transient,
                 "auto_delete": flags.auto_delete,
                 "internal": flags.internal,
+                "delays": flags.delays,
                 "alternate": flags.alternate,
             });
             let answer = client.post("/exchanges", &exchange)?;
@@ -98,6 +126,15 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
             let (vhost, of) = (encode(&name.vhost), encode(&name.name));
             let answer = client.delete(&format!("/exchanges/{vhost}/{of}{when}"))?;
             output::done(shape, &answer, &format!("exchange {} deleted", name.name));
+        }
+        Verb::Delayed { name, count } => {
+            let path = format!("{}?count={count}", name.delayed());
+            output::items(shape, &client.get(&path)?, DELAYED_COLUMNS);
+        }
+        Verb::DropDelayed { name } => {
+            let answer = client.delete(&name.delayed())?;
+            let text = format!("{} messages dropped", answer["dropped"]);
+            output::done(shape, &answer, &text);
         }
     }
     Ok(())

@@ -39,6 +39,9 @@ pub struct PublishFlags {
     /// Keep it as the last value of its address; an empty one removes that
     #[arg(long)]
     retain: bool,
+    /// Keep it so many milliseconds before it is routed
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    delay: u64,
     /// Media type of the body
     #[arg(long)]
     content_type: Option<String>,
@@ -94,9 +97,11 @@ pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), F
             "retain": flags.retain,
             "content_type": flags.content_type,
             "headers": headers,
+            "delay_ms": flags.delay,
         }),
     )?;
     let text = match answer["routed"].as_u64() {
+        Some(_) if flags.delay > 0 => "kept until it is due".to_owned(),
         Some(0) if flags.retain => "kept; nobody wanted it now".to_owned(),
         Some(0) => "nobody wanted it".to_owned(),
         _ => format!("routed to {}", answer["routed"]),

@@ -102,6 +102,8 @@ pub struct StoreSettings {
     pub values_max: u64,
     /// What they take in memory, likewise.
     pub values_bytes_max: u64,
+    /// Delayed messages of one shard; further ones are refused.
+    pub delayed_max: u64,
     /// Published and not yet stored, of one shard; publishers are held back beyond.
     pub parked_bytes_max: usize,
 }
@@ -169,6 +171,7 @@ impl StoreSettings {
             parked_bytes_max: self.parked_bytes_max,
             values_max: self.values_max,
             values_bytes_max: self.values_bytes_max,
+            delayed_max: self.delayed_max,
         }
     }
 }
@@ -235,6 +238,7 @@ impl Default for StoreSettings {
             session_bytes_max: shard.session_bytes_max,
             values_max: shard.values_max,
             values_bytes_max: shard.values_bytes_max,
+            delayed_max: shard.delayed_max,
             parked_bytes_max: shard.parked_bytes_max,
         }
     }
@@ -300,6 +304,7 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.session_bytes_max", 1 << 10, i64::MAX),
         ("store.values_max", 1, i64::MAX),
         ("store.values_bytes_max", 1 << 10, i64::MAX),
+        ("store.delayed_max", 1, i64::MAX),
         ("store.parked_bytes_max", 1 << 20, i64::MAX),
         ("limits.connections_max", 1, 10_000_000),
         ("limits.worker_company", 1, 10_000_000),

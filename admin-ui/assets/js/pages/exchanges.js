@@ -31,13 +31,15 @@ export function Exchanges() {
   const into = (bindings?.items ?? []).filter((row) => shown && row.vhost === shown.vhost && row.destination_kind === "exchange" && row.destination === shown.name);
   const alternateOf = (data?.items ?? []).filter((row) => shown && row.vhost === shown.vhost && row.alternate === shown.name);
   const pick = (name) => setPicked(`${shown.vhost} ${name}`);
+  const anyDelayed = (data?.items ?? []).some((row) => row.delayed > 0);
   const columns = useMemo(() => [
-    { name: "name", title: "Exchange", value: title, cell: (row) => html`<b>${title(row)}</b><div class="tags">${row.durable ? "" : html`<${Tag} kind="muted">transient<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.internal && html`<${Tag} kind="muted">internal<//>`}${row.alternate != null && html`<${Tag} kind="muted" title=${`What no binding takes goes to ${row.alternate}`}>else ${row.alternate}<//>`}</div>` },
+    { name: "name", title: "Exchange", value: title, cell: (row) => html`<b>${title(row)}</b><div class="tags">${row.durable ? "" : html`<${Tag} kind="muted">transient<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.internal && html`<${Tag} kind="muted">internal<//>`}${row.delays && html`<${Tag} kind="muted" title="Keeps messages for as long as they ask">delays<//>`}${row.alternate != null && html`<${Tag} kind="muted" title=${`What no binding takes goes to ${row.alternate}`}>else ${row.alternate}<//>`}</div>` },
     { name: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<${Tag}>${row.kind}<//>` },
     session.value?.vhosts.length > 1 && { name: "vhost", title: "Vhost", value: (row) => row.vhost, cell: (row) => html`<code>${row.vhost}</code>` },
     { name: "bindings", title: "Bindings", kind: "number", value: (row) => counts.get(keyOf(row)) ?? 0, cell: (row) => count(counts.get(keyOf(row)) ?? 0) },
+    anyDelayed && { name: "delayed", title: "Waiting", kind: "number", value: (row) => row.delayed, cell: (row) => row.delayed > 0 && html`${count(row.delayed)} <${Button} icon="trash" kind="quiet danger" label=${`Drop what waits in ${title(row)}`} onClick=${() => setDialog({ kind: "drop", row })} />` },
     { name: "act", title: "", cell: (row) => !row.predeclared && html`<${Button} icon="trash" kind="quiet danger" label=${`Delete exchange ${title(row)}`} onClick=${() => setDialog({ kind: "delete", row })} />` },
-  ].filter(Boolean), [counts]);
+  ].filter(Boolean), [counts, anyDelayed]);
   const again = () => {
     refresh();
     rebind();
@@ -66,6 +68,11 @@ export function Exchanges() {
       toast("Binding removed");
       again();
     }}><p><code>${dialog.row.exchange}</code> → <code>${dialog.row.pattern || "(every message)"}</code> → <code>${dialog.row.destination}</code></p><p class="note">Messages on their way stay where they are; new ones no longer take this branch.</p><//>`}
+    ${dialog?.kind === "drop" && html`<${FormDialog} title=${`Drop what waits in ${title(dialog.row)}?`} submit="Drop messages" kind="danger" onClose=${() => setDialog(null)} onSubmit=${async () => {
+      const { dropped } = await call("DELETE", `/exchanges/${enc(dialog.row.vhost)}/${enc(dialog.row.name)}/delayed`);
+      toast(`${count(dropped)} messages dropped`);
+      again();
+    }}><p>${count(dialog.row.delayed)} messages wait until they are due. Nobody will get them.</p><//>`}
     ${dialog?.kind === "delete" && html`<${FormDialog} title=${`Delete exchange ${dialog.row.name}?`} submit="Delete exchange" kind="danger" onClose=${() => setDialog(null)} onSubmit=${async () => {
       await call("DELETE", `/exchanges/${enc(dialog.row.vhost)}/${enc(dialog.row.name)}`);
       toast("Exchange deleted");

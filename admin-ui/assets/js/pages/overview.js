@@ -56,6 +56,7 @@ export function Overview() {
           <dt>Free on disk</dt><dd>${bytes(node.disk_free_bytes)}</dd>
           <dt>Traffic in / out</dt><dd>${bytes(now.bytes_in)}/s / ${bytes(now.bytes_out)}/s</dd>
           <dt>Retained messages</dt><dd><a href="#/retained">${count(gauges.retained)}</a></dd>
+          <dt>Delayed messages</dt><dd><a href="#/exchanges">${count(gauges.delayed)}</a></dd>
           <dt>Found no binding</dt><dd>${count(totals.unroutable)}</dd>
           <dt>Refused by rules</dt><dd>${count(totals.refused)}</dd>
           <dt>Dropped</dt><dd>${count(totals.dropped)}</dd>
