@@ -37,7 +37,8 @@ impl NodeBackend {
         self.allow(who, Action::Peek, vhost, Resource::Exchange(name))?;
         let count = u32::try_from(which.count).unwrap_or(u32::MAX);
         let mut found = Vec::new();
-        for shard in self.parts.fabric.meta().placed() {
+        let homes = self.parts.fabric.meta().placed();
+        for shard in homes {
             let question = Question::Delayed { exchange, count };
             let answer = self.parts.asker.ask(shard, question).await;
             if let ShardReply::Delayed(messages) = answer.map_err(refused)? {
@@ -57,7 +58,8 @@ impl NodeBackend {
         let exchange = self.exchange(vhost, name)?;
         self.allow(who, Action::Purge, vhost, Resource::Exchange(name))?;
         let mut dropped = 0;
-        for shard in self.parts.fabric.meta().placed() {
+        let homes = self.parts.fabric.meta().placed();
+        for shard in homes {
             let stream = StreamId::of_delayed(shard, exchange);
             let answer = self
                 .parts
