@@ -15,7 +15,7 @@ use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::disk::{Disk, write_all_at};
 use anabranch_store::group::GroupOptions;
 use anabranch_store::journal::WriterMode;
-use anabranch_store::shard::{DataShard, DataShardSetup, MetaShard, MetaShardSetup};
+use anabranch_store::shard::{DataShard, DataShardSetup, JournalLimit, MetaShard, MetaShardSetup};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -388,6 +388,46 @@ async fn a_full_disk_frees_itself_when_it_is_drained() {
     let got = worker.deliveries(taken).await;
     worker.accept(consumer, got[0].offset.0, got[got.len() - 1].offset.0);
     assert!(!worker.blocked().await, "room was given back without help");
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_near_its_limit_stops_publishing_and_goes_on_when_it_is_drained() {
+    let disk = SimDisk::new(20);
+    let mut worker = Worker::start_with(&disk, 1, |setup| {
+        setup.options.segment_bytes = 1 << 30;
+        setup.checkpoint_bytes = 1 << 30;
+        setup.limit = Some(JournalLimit {
+            root: PathBuf::new(),
+            bytes_max: 32 << 20,
+            shards: 1,
+        });
+    })
+    .await;
+    worker.create().await;
+    let mut taken = 0;
+    loop {
+        let sequence = worker.publish(vec![7; 64 * 1024]);
+        match worker.published_or_blocked(sequence).await {
+            Some(PublishOutcome::Routed) => taken += 1,
+            Some(other) => panic!("unexpected {other:?}"),
+            None => break,
+        }
+    }
+    let used = disk.occupied_bytes();
+    assert!(
+        taken > 300 && used > 24 << 20 && used < 32 << 20,
+        "{taken}, {used}"
+    );
+    let why = worker.shard.shortage().unwrap().to_string();
+    assert!(why.contains("store.journal_bytes_max"), "{why}");
+    let consumer = worker.attach(1).await;
+    let last = worker.drained(consumer, taken).await;
+    worker.accept(consumer, 0, last.offset.0);
+    assert!(!worker.blocked().await, "room was given back without help");
+    assert_eq!(worker.shard.shortage(), None);
+    let sequence = worker.publish(b"taken".to_vec());
+    assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
     worker.shard.shutdown_local().await;
 }
 

@@ -16,6 +16,7 @@ mod gather;
 mod holes;
 mod inventory;
 mod keeper;
+mod manifest;
 pub mod meta;
 mod placement;
 mod queue;
@@ -33,6 +34,7 @@ mod writer;
 
 pub use error::{OpenError, ReadError, WriteError};
 pub use frame::{Frame, FrameKind};
+pub use manifest::{Checked, Extent, Manifest, ManifestError, SegmentExtents};
 pub use meta::{FrameId, VoteRecord};
 pub use queue::WriterMode;
 pub use room::GivenBack;

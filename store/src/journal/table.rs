@@ -75,10 +75,7 @@ impl SideTable {
             bytes.extend_from_slice(&to.to_le_bytes());
         }
         let frames_at = bytes.len();
-        for place in places.iter() {
-            bytes.extend_from_slice(&place.start.to_le_bytes());
-            bytes.extend_from_slice(&place.offset.to_le_bytes());
-        }
+        put_places(&mut bytes, places);
         let ranges_crc = crc32c(&[&bytes[HEADER_BYTES..frames_at]]);
         let frames_crc = crc32c(&[&bytes[frames_at..]]);
         bytes[0..4].copy_from_slice(&MAGIC);
@@ -176,6 +173,20 @@ impl SideTable {
         let path = table_path(dir, self.base);
         replace_file(disk, dir, &path, &self.encode())
     }
+}
+
+fn put_places(bytes: &mut Vec<u8>, places: &[FramePlace]) {
+    for place in places {
+        bytes.extend_from_slice(&place.start.to_le_bytes());
+        bytes.extend_from_slice(&place.offset.to_le_bytes());
+    }
+}
+
+/// The checksum of places, as a side file of just those frames would have it.
+pub(super) fn places_crc(places: &[FramePlace]) -> u32 {
+    let mut bytes = Vec::with_capacity(places.len() * PAIR_BYTES);
+    put_places(&mut bytes, places);
+    crc32c(&[&bytes])
 }
 
 /// The path of the side file of the segment that begins at `base`.

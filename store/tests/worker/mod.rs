@@ -3,6 +3,7 @@
 
 use anabranch_core::address::Address;
 use anabranch_core::authority::{AllowAll, Principal};
+use anabranch_core::dispatch::travel_units;
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::{Delivery, Outcome, PublishOutcome};
 use anabranch_core::id::{
@@ -232,6 +233,28 @@ impl Worker {
         }
         assert_eq!(got.len(), count);
         got
+    }
+
+    /// The same for a consumer that hands them on as they come; gives the last one.
+    pub async fn drained(&mut self, consumer: ConsumerKey, count: usize) -> Delivery {
+        let mut got = 0;
+        loop {
+            let ShardEvent::Deliver { mut deliveries, .. } = self.event().await else {
+                panic!("unexpected event")
+            };
+            got += deliveries.len();
+            let units = deliveries.iter();
+            let units = units.map(|one| travel_units(one.message.cost_bytes()));
+            self.send(ShardRequest::Drained {
+                consumer,
+                stream: STREAM,
+                count: units.sum(),
+            });
+            if got >= count {
+                assert_eq!(got, count);
+                return deliveries.pop().expect("a delivery");
+            }
+        }
     }
 
     pub fn accept(&self, consumer: ConsumerKey, first: u64, last: u64) {

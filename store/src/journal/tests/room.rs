@@ -369,3 +369,80 @@ fn a_journal_closed_without_room_says_so_to_what_waits() {
         check(&journal, 26, "closed");
     });
 }
+
+#[test]
+fn a_manifest_lists_what_lives_and_its_check_finds_what_does_not() {
+    run(async {
+        let disk = full(7).await;
+        let journal = open_roomy(&disk, Some(25)).unwrap();
+        let before = journal.manifest(LogIndex(20)).unwrap();
+        let all = Checked {
+            extents: 4,
+            frames: 21,
+            bytes: 21 * 10_080,
+        };
+        assert_eq!(journal.check(&before).unwrap(), all);
+        purge(&journal, 20).await.unwrap();
+        // Of frame 8 a part is dead.
+        let part = (Position(8 * 10_048 + 1000), Position(8 * 10_048 + 6000));
+        let dead = [span(0, 5), part, span(9, 10), span(12, 17)];
+        give(&journal, &dead, 20).await.unwrap();
+        let told = journal.check(&before).unwrap_err();
+        assert!(
+            matches!(told, ManifestError::NoSegment(Position(0))),
+            "{told}"
+        );
+        let second_only = Manifest {
+            segments: before.segments[1..2].to_vec(),
+            ..before
+        };
+        let told = journal.check(&second_only).unwrap_err();
+        assert!(matches!(told, ManifestError::GivenBack(_)), "{told}");
+
+        let manifest = journal.manifest(LogIndex(20)).unwrap();
+        let extents: Vec<Vec<(u64, u64)>> = manifest
+            .segments
+            .iter()
+            .map(|one| {
+                one.extents
+                    .iter()
+                    .map(|one| (one.from.0, one.to.0))
+                    .collect()
+            })
+            .collect();
+        let frames = |first: u64, end: u64| (first * 10_048, end * 10_048);
+        let (whole_and_head, rest) = ((6 * 10_048, part.0.0), (part.1.0, 9 * 10_048));
+        let second = vec![whole_and_head, rest, frames(11, 12)];
+        assert_eq!(extents, [second, vec![frames(18, 21)]]);
+        let checked = journal.check(&manifest).unwrap();
+        assert_eq!((checked.extents, checked.frames), (4, 6));
+        // The bytes of every extent are what they were, and each bit of a frame that lives counts.
+        for extent in manifest.segments.iter().flat_map(|one| &one.extents) {
+            let whole = extent.from.0.is_multiple_of(10_048);
+            let head = if whole { 32 } else { 0 };
+            assert_eq!(extent.file_to - extent.file_from - head, {
+                let frames = (extent.to.0 - extent.from.0).div_ceil(10_048);
+                extent.to.0 - extent.from.0 + if whole { (frames - 1) * 32 } else { 0 }
+            });
+        }
+        let living = &manifest.segments[0].extents[0];
+        let path = segment::segment_path(Path::new(DIR), manifest.segments[0].base);
+        for at in [
+            living.file_from,
+            living.file_from + 90,
+            living.file_from + 10_080 + 40,
+        ] {
+            disk.flip_bit(&path, at, 0);
+            let told = journal.check(&manifest).unwrap_err();
+            assert!(
+                matches!(told, ManifestError::Corrupt(LogIndex(6 | 7))),
+                "{told}"
+            );
+            disk.flip_bit(&path, at, 0);
+        }
+        drop(journal);
+        let journal = open_roomy(&disk, Some(25)).unwrap();
+        assert_eq!(journal.manifest(LogIndex(20)).unwrap(), manifest);
+        journal.check(&manifest).unwrap();
+    });
+}
