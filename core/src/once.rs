@@ -11,6 +11,8 @@
 
 use crate::gateway::OnceKey;
 use crate::id::{StreamId, UnixMs};
+use crate::shard::Changes;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,14 +92,18 @@ const SESSIONS_MAX: usize = 65_536;
 const RANGES_MAX: usize = 4096;
 
 /// The numbers of messages that a shard has stored, by the session that published them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Heard {
     sessions: BTreeMap<StreamId, Numbers>,
     by_time: BTreeSet<(UnixMs, StreamId)>,
+    /// For checkpoints.
+    #[serde(skip)]
+    pub(crate) changes: Changes<StreamId>,
 }
 
+/// What is remembered of one session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Numbers {
+pub(crate) struct Numbers {
     floor: u64,
     /// First and last of each, in order, none touching the next.
     ranges: Vec<(u64, u64)>,
@@ -105,17 +111,42 @@ struct Numbers {
 }
 
 impl Heard {
+    fn touch(&mut self, session: StreamId) {
+        let sessions = &self.sessions;
+        self.changes
+            .touch(&session, || sessions.get(&session).map(encoded));
+    }
+
+    /// The next session of which something is to be copied into a checkpoint, with what.
+    pub(crate) fn next_change(&mut self) -> Option<(StreamId, Option<Bytes>)> {
+        let sessions = &self.sessions;
+        self.changes
+            .next(|session| sessions.get(session).map(encoded))
+    }
+
+    /// Remembers what a checkpoint has.
+    pub(crate) fn restore(&mut self, session: StreamId, numbers: Numbers) {
+        self.by_time.insert((numbers.touched, session));
+        self.sessions.insert(session, numbers);
+    }
+
+    /// Remembers what a whole checkpoint has: all of it is new to the next one.
+    pub(crate) fn replace(&mut self, heard: Heard) {
+        for (session, numbers) in heard.sessions {
+            self.touch(session);
+            self.restore(session, numbers);
+        }
+    }
+
     /// Whether the message of this number was stored here; `floor` is the lowest that may still be sent.
-    pub fn knows(&mut self, session: StreamId, number: u64, floor: u64) -> bool {
-        let Some(numbers) = self.sessions.get_mut(&session) else {
-            return false;
-        };
-        numbers.raise(floor);
-        number < numbers.floor || numbers.contains(number)
+    pub fn knows(&self, session: StreamId, number: u64, floor: u64) -> bool {
+        let numbers = self.sessions.get(&session);
+        numbers.is_some_and(|numbers| number < numbers.floor.max(floor) || numbers.contains(number))
     }
 
     /// It is stored here now.
     pub fn note(&mut self, session: StreamId, number: u64, floor: u64, at: UnixMs) {
+        self.touch(session);
         let is_new = !self.sessions.contains_key(&session);
         let numbers = self.sessions.entry(session).or_default();
         numbers.raise(floor);
@@ -139,10 +170,18 @@ impl Heard {
 
     /// The session sends nothing any more.
     pub fn forget(&mut self, session: StreamId) {
+        if self.sessions.contains_key(&session) {
+            self.touch(session);
+        }
         if let Some(numbers) = self.sessions.remove(&session) {
             self.by_time.remove(&(numbers.touched, session));
         }
     }
+}
+
+fn encoded(numbers: &Numbers) -> Bytes {
+    // Encoding to a growing buffer can only fail for types that are not in it.
+    postcard::to_allocvec(numbers).unwrap_or_default().into()
 }
 
 impl Numbers {

@@ -249,6 +249,11 @@ impl Records {
         }
     }
 
+    /// Where the next record begins.
+    pub fn position(&self) -> Position {
+        Position(self.position)
+    }
+
     fn read(&mut self) -> Result<(Position, Mark, Record), RecordError> {
         let position = Position(self.position);
         let (mut bytes, whole) = cut(&mut self.rest, self.checked)?;

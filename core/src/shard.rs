@@ -30,6 +30,7 @@ mod once;
 mod policies;
 mod questions;
 mod receipts;
+mod referred;
 mod room;
 mod seek;
 mod settle;
@@ -38,8 +39,10 @@ mod values;
 mod watch;
 mod wills;
 
-pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
+pub(crate) use checkpoint::Changes;
+pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError, Damaged};
 pub use intake::Store;
+pub use referred::JOURNAL_PAGE_BYTES;
 pub use setup::{Bodies, InMemory, Place, ShardLimits, ShardSetup};
 
 use crate::address::Address;
@@ -57,7 +60,7 @@ use crate::port::{ConsumerKey, OpenSession, ShardEvent, ShardReply, ShardRequest
 use crate::properties::Codecs;
 use crate::record::{Change, Mark, PayloadBuilder};
 use crate::router::Fabric;
-use crate::stream::{Stream, Volume};
+use crate::stream::{Index, Stream, Volume};
 use crate::trie::FilterTrie;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -109,7 +112,7 @@ pub(crate) struct Live {
 }
 
 /// See the module's text.
-pub struct Shard<B> {
+pub struct Shard<B: Place> {
     pub(crate) id: ShardId,
     pub(crate) incarnation: u64,
     pub(crate) limits: ShardLimits,
@@ -132,6 +135,7 @@ pub struct Shard<B> {
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
     pub(crate) queues: Volume,
     pub(crate) sessions_hold: Volume,
+    pub(crate) referred: referred::Referred,
     // The leader's memory.
     pub(crate) owners: FxHashMap<(VhostId, Arc<str>), Owner>,
     pub(crate) live: FxHashMap<ConnectionId, Live>,
@@ -150,8 +154,11 @@ pub struct Shard<B> {
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
     pub(crate) verdict_generation: u64,
     pub(crate) unapplied_bytes: usize,
-    /// The state that a checkpoint is being made of.
-    frozen: Option<Vec<u8>>,
+    /// What a journalled shard's checkpoints need.
+    pub(crate) index: Option<Arc<Index>>,
+    frozen: Option<checkpoint::Frozen>,
+    /// The last checkpoint is of a form that was one value.
+    was_whole: bool,
     /// Of the policies that streams were last compared with; none since the start.
     policies_seen: Option<u64>,
     blocked: bool,
@@ -171,7 +178,7 @@ pub struct Shard<B> {
 impl<B: Place> Shard<B> {
     /// An empty shard. A journalled one then applies its journal.
     pub fn new(setup: ShardSetup) -> Shard<B> {
-        Shard {
+        let mut shard = Shard {
             id: setup.id,
             incarnation: setup.incarnation,
             limits: setup.limits,
@@ -192,6 +199,7 @@ impl<B: Place> Shard<B> {
             ends: BTreeSet::new(),
             queues: Volume::default(),
             sessions_hold: Volume::default(),
+            referred: referred::Referred::default(),
             owners: FxHashMap::default(),
             live: FxHashMap::default(),
             asked: FxHashMap::default(),
@@ -208,7 +216,10 @@ impl<B: Place> Shard<B> {
             verdicts: FxHashMap::default(),
             verdict_generation: 0,
             unapplied_bytes: 0,
+            index: (!setup.id.is_volatile())
+                .then(|| Arc::new(Index::new(setup.limits.index_memory_bytes))),
             frozen: None,
+            was_whole: false,
             policies_seen: None,
             blocked: false,
             no_room: false,
@@ -221,7 +232,15 @@ impl<B: Place> Shard<B> {
             next_tick: MonotonicMs(0),
             withheld: None,
             withheld_told: MonotonicMs(0),
+        };
+        if shard.journalled() {
+            shard.values.changes.begin();
+            shard.heard.changes.begin();
+            shard.will_changes().begin();
+            shard.groups.changes.begin();
+            shard.referred.changes.begin();
         }
+        shard
     }
 
     /// Which shard.

@@ -15,16 +15,22 @@
 //!
 //! `B` says where a message is: `Arc<Message>` in a volatile shard, `Position` in a journalled one.
 
+mod allocator;
 mod bits;
+mod block;
 mod bounds;
+mod cache;
 mod chunk;
 mod counts;
 mod filters;
+mod index;
 mod keyed;
 mod kind;
 mod modes;
 mod offsets;
 mod owed;
+mod packed;
+mod place;
 mod saved;
 mod slots;
 mod states;
@@ -38,13 +44,20 @@ pub use kind::{Group, Kind, Session};
 pub use saved::SavedStream;
 pub use slots::SlotState;
 
-use chunk::{Chunks, place};
+pub(crate) use index::{Index, KEY_CHUNK, KEY_HEAD, Next, Serial, Who};
+pub use packed::entry_cost;
+pub use place::Place;
+pub(crate) use place::Weight;
+pub(crate) use saved::Misfit;
+
+use chunk::{Chunks, Of, place};
 use offsets::Offsets;
 
 use crate::id::{StreamId, UnixMs, VhostId};
 use crate::limits::{Mode, StreamLimits};
 use crate::message::Quality;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A reference to a message, with what dispatch needs without reading it.
@@ -77,7 +90,7 @@ pub struct Entry<B> {
 
 /// A stream. See the module's text for the states of an offset.
 #[derive(Debug)]
-pub struct Stream<B> {
+pub struct Stream<B: Place> {
     /// Which.
     pub id: StreamId,
     /// In.
@@ -106,6 +119,16 @@ pub struct Stream<B> {
     /// Nobody attached may receive them now.
     aside: Offsets,
     owed: Option<Box<owed::Owed>>,
+    /// Further numbers of filters, of the few entries that have some.
+    more_identifiers: Option<Box<BTreeMap<u64, Arc<Vec<u32>>>>>,
+    /// What the streams of a journalled shard share.
+    index: Option<Arc<Index>>,
+    /// What checkpoints call it.
+    pub(crate) serial: Serial,
+    /// The epoch in which it came to be listed as changed; 0 when its head is as the last checkpoint has it.
+    marked: u32,
+    /// A checkpoint has it.
+    saved: bool,
     held: u64,
     /// Entries that are not gone.
     kept: u64,
@@ -121,7 +144,7 @@ pub struct Stream<B> {
     pub listed: bool,
 }
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// An empty stream.
     pub fn new(id: StreamId, vhost: VhostId, kind: Kind, limits: StreamLimits) -> Stream<B> {
         let keyed = (limits.mode == Mode::KeyShared).then(Box::default);
@@ -141,6 +164,11 @@ impl<B: Clone> Stream<B> {
             returned: Offsets::default(),
             aside: Offsets::default(),
             owed: None,
+            more_identifiers: None,
+            index: None,
+            serial: Serial::default(),
+            marked: 0,
+            saved: false,
             held: 0,
             kept: 0,
             bytes: 0,
@@ -162,14 +190,35 @@ impl<B: Clone> Stream<B> {
         self.end
     }
 
+    fn who(&self) -> Who {
+        Who {
+            id: self.id,
+            serial: self.serial,
+        }
+    }
+
+    fn of(&self) -> Of<'_> {
+        (self.index.as_deref(), self.who())
+    }
+
     /// Puts an entry in at the end.
-    pub fn push(&mut self, entry: Entry<B>) {
+    pub fn push(&mut self, mut entry: Entry<B>) {
+        self.touch();
+        if entry.body.position().is_some()
+            && let Some(more) = entry.more_identifiers.take()
+        {
+            self.more_identifiers
+                .get_or_insert_default()
+                .insert(self.end, more);
+        }
         self.bytes += u64::from(entry.cost_bytes);
         self.kept_bytes += u64::from(entry.cost_bytes);
         self.ready_bytes += u64::from(entry.body_bytes);
         self.kept += 1;
         self.tally.published += 1;
-        self.chunks.push(self.end, entry);
+        let who = self.who();
+        self.chunks
+            .push(self.end, entry, (self.index.as_deref(), who));
         self.end += 1;
     }
 
@@ -205,7 +254,11 @@ impl<B: Clone> Stream<B> {
     /// The entry at an offset that is not gone.
     pub fn entry(&self, offset: u64) -> Option<Entry<B>> {
         let (number, at) = place(offset);
-        self.chunks.get(number)?.entry(at)
+        let mut entry = self.chunks.get(number)?.entry(at, self.of())?;
+        if let Some(more) = &self.more_identifiers {
+            entry.more_identifiers = more.get(&offset).cloned();
+        }
+        Some(entry)
     }
 
     /// How often an offset was handed out.
@@ -219,6 +272,21 @@ impl<B: Clone> Stream<B> {
         let ranges = self.leave_below(u64::MAX);
         self.tally.dropped += before - self.ready();
         ranges
+    }
+
+    /// Names the weight of each entry that is not gone.
+    pub(crate) fn each_weight(&self, each: impl FnMut(Weight)) {
+        let weights = self.kept_offsets().filter_map(|offset| {
+            let (number, at) = place(offset);
+            Some(self.chunks.get(number)?.weight(at, self.of()))
+        });
+        weights.for_each(each);
+    }
+
+    /// Offsets that have not left, in order.
+    pub fn present_offsets(&self) -> impl Iterator<Item = u64> {
+        let left = |offset: &u64| self.state(*offset) == Some(SlotState::Leaving);
+        self.kept_offsets().filter(move |offset| !left(offset))
     }
 
     /// Offsets, attempts and entries that have not left, in order.
@@ -239,7 +307,15 @@ impl<B: Clone> Stream<B> {
     /// that wait for credit.
     pub fn next_unsettled_free(&self, from: u64) -> Option<u64> {
         let start = from.max(self.cursor);
-        (start..self.end).find(|offset| {
+        let chunks = self
+            .chunks
+            .from(start)
+            .filter(|chunk| chunk.some_unsettled());
+        let mut offsets = chunks.flat_map(|chunk| {
+            let kept = chunk.kept(chunk.below(start), chunk.below(self.end));
+            kept.map(|at| chunk.start() + at as u64)
+        });
+        offsets.find(|offset| {
             self.entry(*offset)
                 .is_some_and(|entry| entry.quality == Quality::AtMostOnce)
         })
@@ -249,31 +325,33 @@ impl<B: Clone> Stream<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::Offset;
+    use crate::id::{Offset, Position};
 
-    pub(super) fn stream(messages: u64) -> Stream<u64> {
+    pub(super) fn stream(messages: u64) -> Stream<Position> {
         let mut stream = Stream::new(
             StreamId(1),
             VhostId(1),
             Kind::Queue,
             StreamLimits::default(),
         );
-        for body in 0..messages {
-            stream.push(Entry {
-                body,
-                expires: UnixMs(0),
-                cost_bytes: 10,
-                identifier: 0,
-                quality: Quality::AtLeastOnce,
-                retain: false,
-                by_topic: false,
-                no_local: false,
-                body_bytes: 5,
-                stored: UnixMs(0),
-                more_identifiers: None,
-            });
-        }
+        entries(messages).for_each(|entry| stream.push(entry));
         stream
+    }
+
+    pub(super) fn entries(count: u64) -> impl Iterator<Item = Entry<Position>> {
+        (0..count).map(|body| Entry {
+            body: Position(body),
+            expires: UnixMs(0),
+            cost_bytes: 10,
+            identifier: 0,
+            quality: Quality::AtLeastOnce,
+            retain: false,
+            by_topic: false,
+            no_local: false,
+            body_bytes: 5,
+            stored: UnixMs(0),
+            more_identifiers: None,
+        })
     }
 
     #[test]
@@ -315,7 +393,7 @@ mod tests {
         stream.release(0);
         let ranges = stream.leave_ready();
         assert_eq!(ranges, [(Offset(0), Offset(0)), (Offset(2), Offset(4))]);
-        assert_eq!(stream.remove_ranges(&ranges), 4);
+        assert_eq!(stream.remove_ranges(&ranges, |_| {}), 4);
         assert_eq!(
             (
                 stream.ready(),

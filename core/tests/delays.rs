@@ -14,6 +14,7 @@ use anabranch_core::meta::{ExchangeSpec, MetaCommand};
 use anabranch_core::port::{Question, ShardReply, ShardRequest};
 use anabranch_core::shard::{ShardLimits, ShardSetup};
 use bytes::Bytes;
+use node::kept::Kept;
 use node::*;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -483,10 +484,10 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 fn by_checkpoint(node: &mut Node) {
     node.restart();
     for (id, data) in &mut node.data {
-        let bytes = data.shard.checkpoint();
+        let mut kept = Kept::default();
+        kept.save(&mut data.shard);
         let mut again = shard(id.0, node.incarnation, &node.fabric, &node.authority);
-        again.restore(&bytes).unwrap();
-        assert_eq!(again.checkpoint(), bytes);
+        kept.restore(&mut again);
         again.begin();
         data.shard = again;
     }

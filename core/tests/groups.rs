@@ -12,6 +12,7 @@ use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{self, GroupStat, ShardEvent, ShardReply, ShardRequest};
 use anabranch_core::worker::Outgoing;
 use bytes::Bytes;
+use node::kept::{Kept, survives};
 use node::{Client, Node, bodies, filter};
 use std::sync::Arc;
 
@@ -325,15 +326,8 @@ fn what_a_session_that_ended_was_a_member_of_is_told_after_a_crash_too() {
     node.restart();
     node.pass(500);
     assert!(groups(&mut node).is_empty());
-    let checkpoints: Vec<_> = node
-        .data
-        .values()
-        .map(|data| data.shard.checkpoint())
-        .collect();
-    for (data, saved) in node.data.values().zip(checkpoints) {
-        let mut restored = node::shard(data.shard.id().0, 9, &node.fabric, &node.authority);
-        restored.restore(&saved).unwrap();
-        assert_eq!(restored.checkpoint(), saved);
+    for data in node.data.values_mut() {
+        survives(&mut Kept::default(), data, &node.fabric, &node.authority);
     }
 }
 
@@ -363,10 +357,10 @@ fn groups_survive_in_a_checkpoint() {
     let publisher = node.connect(0);
     publish(&mut node, publisher, 2);
     for data in node.data.values_mut() {
-        let saved = data.shard.checkpoint();
+        let mut kept = Kept::default();
+        kept.save(&mut data.shard);
         let mut restored = node::shard(data.shard.id().0, 1, &node.fabric, &node.authority);
-        restored.restore(&saved).unwrap();
-        assert_eq!(restored.checkpoint(), saved);
+        kept.restore(&mut restored);
         data.shard = restored;
     }
     let stat = groups(&mut node).remove(0);

@@ -1,7 +1,9 @@
-//! Yesterday's bytes: payloads and checkpoints of version 1 are read back as what they were.
+//! Yesterday's bytes: payloads and checkpoints of earlier versions are read back as what they were.
 //!
 //! The samples are the bytes an earlier build wrote. When a format changes, its version changes, a new
 //! sample is added, and these stay.
+
+mod node;
 
 use anabranch_core::address::Address;
 use anabranch_core::authority::AllowAll;
@@ -12,11 +14,15 @@ use anabranch_core::properties::Codecs;
 use anabranch_core::record::{Change, FirstLimits, Mark, PayloadBuilder, Record, Records};
 use anabranch_core::router::Fabric;
 use anabranch_core::shard::{Shard, ShardLimits, ShardSetup};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use node::Journal;
+use node::kept::{Kept, seen, stats};
 use std::sync::Arc;
 
 const PAYLOAD: &[u8] = include_bytes!("samples/payload-1.bin");
-const CHECKPOINT: &[u8] = include_bytes!("samples/checkpoint-1.bin");
+const WHOLE_1: &[u8] = include_bytes!("samples/checkpoint-1.bin");
+const WHOLE_2: &[u8] = include_bytes!("samples/checkpoint-2.bin");
+const PAIRS: &[u8] = include_bytes!("samples/checkpoint-3.bin");
 
 fn message() -> Message {
     Message {
@@ -150,7 +156,7 @@ fn check(sample: &[u8], made: &[u8], file: &str) {
     } else {
         assert_eq!(
             sample, made,
-            "{file}: what is written now differs from version 1"
+            "{file}: what is written now differs from the sample"
         );
     }
 }
@@ -169,18 +175,102 @@ fn a_payload_of_version_1_reads_as_it_was_written() {
     assert_eq!(read, records());
 }
 
+/// What earlier forms did not keep: bytes of bodies, and with them what a message costs exactly.
+fn seen_then(shard: &mut Shard<Position>) -> String {
+    let journal = Journal {
+        bytes: BytesMut::from(&payload()[..]),
+        ..Journal::default()
+    };
+    let seen = seen(shard, &journal);
+    let lines = seen.lines().map(|line| match line.split_once("bytes: ") {
+        Some((before, after)) => {
+            let rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            format!("{before}bytes{rest}")
+        }
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn applied() -> Shard<Position> {
+    let mut shard = shard();
+    let clock = UnixMs(1_700_000_000_000);
+    shard.apply(clock, Position(0), &payload(), false).unwrap();
+    shard
+}
+
+/// Whole checkpoints come back, are pairs from the next one on, and their one pair goes.
 #[test]
-fn a_checkpoint_of_version_1_restores_the_state_it_was_made_of() {
-    let mut before = shard();
-    before
-        .apply(UnixMs(1_700_000_000_000), Position(0), &payload(), false)
+fn whole_checkpoints_restore_the_state_they_were_made_of() {
+    for (version, sample) in [(1, WHOLE_1), (2, WHOLE_2)] {
+        let mut kept = Kept::default();
+        let whole = (Bytes::new(), Bytes::from_static(sample));
+        kept.begin_with([whole].into_iter().collect());
+        let mut after = shard();
+        kept.restore(&mut after);
+        let expected = seen_then(&mut applied());
+        assert_eq!(seen_then(&mut after), expected, "version {version}");
+        kept.save(&mut after);
+        assert!(!kept.pairs().contains_key(&b""[..]));
+        let mut again = shard();
+        kept.restore(&mut again);
+        assert_eq!(seen_then(&mut again), expected, "version {version}");
+    }
+}
+
+/// Pairs and blocks as one file: key, value, ... by length and bytes.
+fn listed(kept: &Kept) -> Vec<u8> {
+    let blocks = kept.all_blocks();
+    postcard::to_allocvec(&(kept.pairs(), blocks)).unwrap()
+}
+
+/// A queue with full, wide, short and half consumed chunks.
+fn chunks() -> Shard<Position> {
+    let mut shard = applied();
+    let (queue, other) = (StreamId::of_registry(1), StreamId::of_registry(2));
+    let mut frame = PayloadBuilder::default();
+    let mark = |sequence| Mark {
+        lane: Lane(5 << 16),
+        sequence: Sequence(sequence),
+    };
+    let create = Change::CreateStream {
+        stream: other,
+        vhost: VhostId(1),
+        limits: FirstLimits { auto_delete: false },
+    };
+    frame.change(mark(0), &create);
+    for number in 10..600 {
+        let message = Message {
+            expires: (number == 300).then_some(UnixMs(1_800_000_000_000)),
+            ..message()
+        };
+        frame.publish(mark(number), &[queue, other], None, None, &message);
+    }
+    let ranges = vec![(Offset(20), Offset(30)), (Offset(255), Offset(509))];
+    frame.change(
+        mark(0),
+        &Change::Settled {
+            stream: other,
+            ranges,
+        },
+    );
+    let base = Position(payload().len() as u64);
+    shard
+        .apply(UnixMs(1_700_000_001_000), base, &frame.take(), false)
         .unwrap();
+    shard
+}
+
+#[test]
+fn pairs_of_version_3_read_as_they_were_written() {
+    let mut kept = Kept::default();
+    kept.save(&mut chunks());
+    check(PAIRS, &listed(&kept), "checkpoint-3.bin");
+    let (pairs, blocks) = postcard::from_bytes(PAIRS).unwrap();
+    let before = Kept::of(pairs, blocks);
     let mut after = shard();
-    after.restore(CHECKPOINT).unwrap();
-    let counted = |shard: &Shard<Position>| shard.checkpoint().len();
-    // All but the size of bodies, which version 1 did not keep.
-    assert_eq!(counted(&after), counted(&before));
-    let mut again = shard();
-    again.restore(&after.checkpoint()).unwrap();
-    assert_eq!(again.checkpoint(), after.checkpoint());
+    before.restore(&mut after);
+    let journal = Journal::default();
+    assert_eq!(stats(&mut after, &journal), stats(&mut chunks(), &journal));
+    assert_eq!(after.damaged(), None);
 }

@@ -14,6 +14,7 @@ use anabranch_core::port::{self, ShardEvent, ShardReply, ShardRequest};
 use anabranch_core::shard::{Shard, ShardLimits, ShardSetup};
 use anabranch_core::worker::{Mail, Outgoing};
 use bytes::Bytes;
+use node::kept::{Kept, survives};
 use node::{Client, Node, bodies, filter, outcomes, reader};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -185,17 +186,13 @@ fn values_survive_a_restart_by_journal_and_by_checkpoint() {
     keep(&mut node, device, "c", "3");
     node.restart();
     assert_eq!(counts(&mut node), 2);
-    for (id, data) in &mut node.data {
-        let saved = data.shard.checkpoint();
+    for data in node.data.values_mut() {
         assert_eq!(
             data.shard.oldest_position(),
             None,
             "no part of the journal is kept"
         );
-        let mut restored = node::shard(id.0, 9, &node.fabric, &node.authority);
-        restored.restore(&saved).unwrap();
-        assert_eq!(restored.checkpoint(), saved);
-        data.shard = restored;
+        data.shard = survives(&mut Kept::default(), data, &node.fabric, &node.authority);
     }
     let viewer = node.connect(0);
     node.session(viewer, "v", true, 0);

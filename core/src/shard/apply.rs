@@ -37,8 +37,10 @@ impl Shard<Position> {
     ) -> Result<(), RecordError> {
         self.unapplied_bytes = self.unapplied_bytes.saturating_sub(payload.len());
         self.progress.applied();
-        for record in Records::new(payload, base, checked)? {
+        let mut records = Records::new(payload, base, checked)?;
+        while let Some(record) = records.next() {
             let (position, mark, record) = record?;
+            let record_bytes = (records.position().0 - position.0) as usize;
             match record {
                 Record::Change(change) => self.apply_change(clock, mark, change),
                 Record::Publish {
@@ -49,10 +51,11 @@ impl Shard<Position> {
                 } => {
                     let extra = extra.as_deref();
                     let to = (&streams[..], by_topic, extra);
-                    self.apply_publish(clock, mark, position, to, &message);
+                    self.apply_publish(clock, mark, (&position, record_bytes), to, &message);
                 }
             }
         }
+        self.referred.applied = Position(base.0 + payload.len() as u64);
         Ok(())
     }
 
@@ -60,13 +63,13 @@ impl Shard<Position> {
         &mut self,
         clock: UnixMs,
         mark: Mark,
-        position: Position,
+        place: (&Position, usize),
         (streams, by_topic, extra): (&[StreamId], Option<VhostId>, Option<&Extra>),
         message: &Message,
     ) {
         if extra.is_some_and(|extra| extra.handed.is_some()) {
             // By the shard itself: no publisher numbered it.
-            self.store(clock, streams, by_topic, extra, message, &position);
+            self.store(clock, streams, by_topic, extra, message, place);
             return;
         }
         let last = self.lanes.entry(mark.lane).or_default();
@@ -75,7 +78,7 @@ impl Shard<Position> {
             PublishOutcome::Routed
         } else {
             *last = mark.sequence;
-            self.store(clock, streams, by_topic, extra, message, &position)
+            self.store(clock, streams, by_topic, extra, message, place)
         };
         if let Some(worker) = self.worker_of(mark.lane) {
             let outcome = self.whole_outcome(worker, mark.sequence, outcome);
@@ -85,7 +88,10 @@ impl Shard<Position> {
 }
 
 impl<B: Place> Shard<B> {
-    pub(crate) fn insert(&mut self, stream: Stream<B>) -> u32 {
+    pub(crate) fn insert(&mut self, mut stream: Stream<B>) -> u32 {
+        if let Some(index) = &self.index {
+            stream.adopt(index);
+        }
         let (id, vhost) = (stream.id, stream.vhost);
         self.account(stream.is_queue(), Volume::default(), stream.kept());
         self.limiter.watch(&stream);
@@ -170,6 +176,10 @@ impl<B: Place> Shard<B> {
                 self.outbox.event(key.connection.worker(), event);
             }
         }
+        if self.index.is_some() {
+            stream.each_weight(|weight| self.referred.remove(weight));
+        }
+        stream.bury();
         Some(stream.ready())
     }
 
@@ -333,11 +343,13 @@ impl<B: Place> Shard<B> {
         if id.is_delayed() {
             self.forget_due(id, ranges);
         }
-        let Some(stream) = self.stream_mut(id) else {
+        let place = self.by_id.get(&id);
+        let stream = place.and_then(|place| self.streams[*place as usize].as_deref_mut());
+        let Some(stream) = stream else {
             return 0;
         };
         let before = stream.kept();
-        let removed = stream.remove_ranges(ranges);
+        let removed = stream.remove_ranges(ranges, |weight| self.referred.remove(weight));
         let (is_queue, after) = (stream.is_queue(), stream.kept());
         self.account(is_queue, before, after);
         removed

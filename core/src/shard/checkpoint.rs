@@ -1,41 +1,82 @@
-//! The replicated state as bytes, and back.
+//! The replicated state as pairs, and back.
 //!
-//! Owns: the format of a checkpoint (a version byte, then postcard) and what of the journal it refers to.
+//! A checkpoint is a map of pairs. Keys begin with a byte that says what follows; numbers in keys are big-endian, so that
+//! what belongs together lies together. Values are in postcard encoding but for those of messages. Persisted:
+//!
+//! | key | value |
+//! |---|---|
+//! | 0 | the version of the form, one byte: [`CHECKPOINT_VERSION`] |
+//! | 1 | [`SavedGlobals`]: what is small |
+//! | 2, session 8 | what is heard of a session elsewhere ([`Heard`]) |
+//! | 3, number 8 | a will that is due: vhost and will |
+//! | 4, number 8 | a parting ([`Parting`]) |
+//! | 5, vhost 4, address | a last value: the message as a record has it |
+//! | 16, serial 8 | all of a stream but its entries (`stream/saved.rs`) |
+//! | 17, serial 8, chunk 8 | some of a stream's entries (`stream/saved.rs`) |
+//! | 32, group 8 | how many entries refer to each of 512 pages of the journal (`referred.rs`) |
+//!
+//! Versions 1 and 2 were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
+//!
+//! Owns: these keys, freezing, copying bit by bit, and what of the journal is referred to.
 //! Never: the leader's memory; files (`store/`).
-//! Next: `stream.rs`, whose part of it is the largest; `checkpoint/first.rs`, the form before.
+//! Next: `stream/index.rs` and `checkpoint/changes.rs` (what is copied when), `checkpoint/whole.rs`.
 
+mod changes;
 mod first;
+mod whole;
+
+pub(crate) use changes::Changes;
 
 use super::Shard;
-use super::wills::Due;
-use crate::id::{Lane, Position, Sequence, VhostId};
+use crate::address::Address;
+use crate::id::{Lane, Position, Sequence, StreamId, VhostId};
 use crate::index::{Blocks, Delta};
-use crate::once::Heard;
 use crate::port::Parting;
-use crate::record::{message_bytes, message_from};
-use crate::stream::{SavedStream, Stream};
-use bytes::Bytes;
+use crate::record::message_from;
+use crate::stream::{KEY_CHUNK, KEY_HEAD, Misfit, Next, Serial, Stream, Who};
+use bytes::{BufMut, Bytes, BytesMut};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Persisted: first byte of a checkpoint.
-pub const CHECKPOINT_VERSION: u8 = 2;
+/// Persisted: the form of a checkpoint.
+pub const CHECKPOINT_VERSION: u8 = 3;
 
 /// Key of the only pair of a checkpoint that is not made of pairs.
 const WHOLE: &[u8] = b"";
+const KEY_FORM: u8 = 0;
+const KEY_GLOBALS: u8 = 1;
+const KEY_HEARD: u8 = 2;
+const KEY_WILL: u8 = 3;
+const KEY_PARTING: u8 = 4;
+const KEY_VALUE: u8 = 5;
+const KEY_REFERRED: u8 = 32;
 
-#[derive(Serialize, Deserialize)]
-struct Saved<B> {
+/// What choosing what to copy next costs, as if it were so many bytes.
+const STEP_BYTES: usize = 32;
+/// Roughly what a pair that is no stream's takes.
+const PAIR_BYTES: usize = 256;
+
+/// What is small enough to be copied each time.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct SavedGlobals {
     session_counter: u64,
     lanes: Vec<(Lane, Sequence)>,
-    streams: Vec<SavedStream<B>>,
-    heard: Heard,
-    wills: Due,
-    /// Vhost and message of each last value.
-    values: Vec<(VhostId, Bytes)>,
-    partings: Vec<(u64, Parting)>,
+    last_will: u64,
     last_parting: u64,
+    /// First block of the index file that was never used.
+    blocks_end: u32,
+    /// The serial number that a stream was given last.
+    serial: u64,
+    /// Where the last applied frame ends.
+    applied: Position,
+    /// Below it entries do not cover their records.
+    sound_from: Position,
 }
+
+/// A checkpoint that is being copied.
+#[derive(Debug)]
+pub(crate) struct Frozen(SavedGlobals);
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,42 +89,219 @@ pub enum CheckpointError {
     Malformed,
 }
 
+impl From<Misfit> for CheckpointError {
+    fn from(_: Misfit) -> CheckpointError {
+        CheckpointError::Malformed
+    }
+}
+
+/// Entries that cannot be read, for the host's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// Chunks of entries that could not be read, of whatever stream.
+    pub chunks: u64,
+    /// The stream of the first.
+    pub stream: StreamId,
+    /// Its first offset.
+    pub offset: u64,
+}
+
+fn numbered(kind: u8, number: u64) -> Bytes {
+    let mut key = BytesMut::with_capacity(9);
+    key.put_u8(kind);
+    key.put_u64(number);
+    key.freeze()
+}
+
+fn value_key(vhost: VhostId, address: &Address) -> Bytes {
+    let mut key = BytesMut::with_capacity(5 + address.0.len());
+    key.put_u8(KEY_VALUE);
+    key.put_u32(vhost.0);
+    key.extend_from_slice(&address.0);
+    key.freeze()
+}
+
+fn number(bytes: &[u8]) -> Result<u64, CheckpointError> {
+    let bytes = bytes.try_into().map_err(|_| CheckpointError::Malformed)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn parsed<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, CheckpointError> {
+    postcard::from_bytes(value).map_err(|_| CheckpointError::Malformed)
+}
+
+/// A value of a pair. Encoding to a growing buffer can only fail for types that are not in any.
+pub(super) fn encoded<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_allocvec(value).unwrap_or_default().into()
+}
+
 impl Shard<Position> {
-    /// The lowest place in the journal that the state refers to: below it nothing is needed.
+    /// A place in the journal below which the state refers to nothing; none when it refers to nothing at all.
     pub fn oldest_position(&self) -> Option<Position> {
-        let streams = self.streams.iter().flatten();
-        streams.filter_map(|stream| stream.oldest()).min()
+        self.referred.oldest()
     }
 
-    /// Ranges of the journal between two positions that the state refers to no more, ascending: once there is a
-    /// checkpoint of this state or a later one, nobody reads them again. What is dead stays dead.
+    /// Ranges of the journal between two positions that the state refers to no more, ascending, in whole pages of
+    /// [`JOURNAL_PAGE_BYTES`](super::JOURNAL_PAGE_BYTES); only of what is applied. Once there is a checkpoint of this state or
+    /// a later one, nobody reads them again. What is dead stays dead.
     pub fn dead_ranges(&self, from: Position, to: Position) -> Vec<(Position, Position)> {
-        let end = self.oldest_position().map_or(to, |oldest| oldest.min(to));
-        Vec::from_iter((from < end).then_some((from, end)))
+        self.referred.dead(from, to)
     }
 
-    /// Begins a checkpoint: what it holds is the state as of now, however long [`Shard::copy`] takes.
+    /// Where the blocks are that this shard's deltas are written to: before the first request. A shard that takes pairs
+    /// is told with them.
+    pub fn set_blocks(&mut self, blocks: Arc<dyn Blocks>) {
+        if let Some(index) = &self.index {
+            index.set_blocks(blocks);
+        }
+    }
+
+    /// Begins a checkpoint: what it holds is the state as of now, however long [`Shard::copy`] takes. Nothing while
+    /// another is being copied.
     pub fn freeze(&mut self) {
-        self.frozen = Some(self.checkpoint());
+        let Some(index) = self.index.clone().filter(|_| self.frozen.is_none()) else {
+            return;
+        };
+        let lanes = self.lanes.iter();
+        let mut lanes: Vec<_> = lanes.map(|(lane, last)| (*lane, *last)).collect();
+        lanes.sort_unstable();
+        self.frozen = Some(Frozen(SavedGlobals {
+            session_counter: self.session_counter,
+            lanes,
+            last_will: self.last_will(),
+            last_parting: self.groups.last_parting,
+            blocks_end: 0,
+            serial: index.lock().serial().0,
+            applied: self.referred.applied,
+            sound_from: self.referred.sound_from,
+        }));
+        self.referred.freeze();
+        index.freeze();
+        self.values.changes.freeze();
+        self.heard.changes.freeze();
+        self.will_changes().freeze();
+        self.groups.changes.freeze();
     }
 
     /// Copies what changed since the checkpoint before, about `bytes` at a time; nothing while there is more to copy.
     /// What is applied meanwhile is not in it.
     pub fn copy(&mut self, bytes: usize) -> Option<Delta> {
-        let _ = bytes;
-        let whole = self.frozen.take()?;
-        Some(Delta {
-            blocks: Vec::new(),
-            pairs: vec![(Bytes::from_static(WHOLE), Some(whole.into()))],
-        })
+        self.frozen.as_ref()?;
+        let index = self.index.clone()?;
+        let begun = index.lock().copied_bytes();
+        let mut steps = 0;
+        let mut next = index.lock().next();
+        while let Some(part) = next {
+            self.copy_part(part);
+            steps += STEP_BYTES;
+            let mut state = index.lock();
+            if state.copied_bytes() - begun + steps >= bytes {
+                return None;
+            }
+            next = state.next();
+        }
+        while let Some((key, value)) = self.next_pair() {
+            steps += STEP_BYTES;
+            let mut state = index.lock();
+            state.put(key, value);
+            if state.copied_bytes() - begun + steps >= bytes {
+                return None;
+            }
+        }
+        let Frozen(mut globals) = self.frozen.take()?;
+        let mut state = index.lock();
+        globals.blocks_end = state.blocks_end();
+        let form = Bytes::from_static(&[CHECKPOINT_VERSION]);
+        state.put(Bytes::from_static(&[KEY_FORM]), Some(form));
+        state.put(Bytes::from_static(&[KEY_GLOBALS]), Some(encoded(&globals)));
+        if std::mem::take(&mut self.was_whole) {
+            state.put(Bytes::from_static(WHOLE), None);
+        }
+        Some(state.finish())
+    }
+
+    fn copy_part(&mut self, part: Next) {
+        let Some(index) = self.index.clone() else {
+            return;
+        };
+        match part {
+            Next::Head(who) => {
+                if let Some(stream) = self.stream_called(who) {
+                    stream.copy_head(&mut index.lock());
+                }
+            }
+            Next::Chunk(who, number) => {
+                if let Some(stream) = self.stream_called(who) {
+                    stream.copy_chunk(number, &mut index.lock());
+                }
+            }
+            Next::Gone(gone) => index.lock().put_gone(gone),
+        }
+    }
+
+    /// A stream that was listed, unless it is gone.
+    fn stream_called(&mut self, who: Who) -> Option<&mut Stream<Position>> {
+        let stream = self.stream_mut(who.id);
+        stream.filter(|stream| stream.serial == who.serial)
+    }
+
+    fn next_pair(&mut self) -> Option<(Bytes, Option<Bytes>)> {
+        if let Some(((vhost, address), value)) = self.values.next_change() {
+            return Some((value_key(vhost, &address), value));
+        }
+        if let Some((session, value)) = self.heard.next_change() {
+            return Some((numbered(KEY_HEARD, session.0), value));
+        }
+        if let Some((number, value)) = self.next_will_change() {
+            return Some((numbered(KEY_WILL, number), value));
+        }
+        if let Some((number, value)) = self.groups.next_change() {
+            return Some((numbered(KEY_PARTING, number), value));
+        }
+        let (group, value) = self.referred.next_change()?;
+        Some((numbered(KEY_REFERRED, group), value))
     }
 
     /// The delta copied last is durable: blocks that neither it nor the one durable before it names can be used
     /// again. (Two, because the one before is what is left when the newest proves damaged.) When a delta cannot be
     /// written this is not called for it: it is kept, and becomes durable together with the next one.
-    pub fn written(&mut self) {}
+    pub fn written(&mut self) {
+        if let Some(index) = &self.index {
+            index.lock().written();
+        }
+    }
 
-    /// Takes the pairs of a checkpoint as the state of a shard just made, whose blocks are in `blocks`.
+    /// How much changed that no checkpoint has, in bytes, roughly: much of it is a reason for another checkpoint.
+    pub fn unsaved_bytes(&self) -> usize {
+        let streams = self
+            .index
+            .as_ref()
+            .map_or(0, |index| index.lock().unsaved_bytes());
+        let pairs = self.values.changes.len() + self.heard.changes.len();
+        streams + pairs * PAIR_BYTES
+    }
+
+    /// Memory that entries take which lie in blocks too, in bytes.
+    pub fn cached_bytes(&self) -> usize {
+        self.index
+            .as_ref()
+            .map_or(0, |index| index.lock().cached_bytes())
+    }
+
+    /// Entries that could not be read since the last answer: they are set aside, and stay.
+    pub fn damaged(&mut self) -> Option<Damaged> {
+        let (serial, number, chunks) = self.index.as_ref()?.lock().take_damaged()?;
+        let mut streams = self.streams.iter().flatten();
+        let stream = streams.find(|stream| stream.serial == serial);
+        Some(Damaged {
+            chunks,
+            stream: stream.map(|stream| stream.id).unwrap_or_default(),
+            offset: number * crate::stream::CHUNK_OFFSETS as u64,
+        })
+    }
+
+    /// Takes the pairs of a checkpoint as the state of a shard just made, whose blocks are in `blocks`. Those of one
+    /// stream come in the order of their keys.
     ///
     /// # Errors
     /// [`CheckpointError`]: the pairs are not those of a checkpoint that this build knows.
@@ -92,84 +310,127 @@ impl Shard<Position> {
         pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
         blocks: Arc<dyn Blocks>,
     ) -> Result<(), CheckpointError> {
-        let _ = blocks;
+        self.set_blocks(blocks);
+        let mut restored = Restored::default();
+        let mut is_empty = true;
         for (key, value) in pairs {
-            if key != WHOLE {
-                return Err(CheckpointError::Malformed);
+            is_empty = false;
+            if key == WHOLE {
+                self.restore(&value)?;
+                self.was_whole = true;
+            } else {
+                self.restore_pair(&key, value, &mut restored)?;
             }
-            self.restore(&value)?;
+        }
+        if !is_empty && !self.was_whole && !restored.known {
+            return Err(CheckpointError::Malformed);
+        }
+        for place in 0..self.streams.len() {
+            let Some(stream) = self.streams[place].as_deref_mut() else {
+                continue;
+            };
+            if self.was_whole {
+                continue;
+            }
+            let received = restored.received.remove(&stream.serial);
+            stream.restored(received.unwrap_or_default());
+            self.delays.watch(stream);
+            let (is_queue, kept) = (stream.is_queue(), stream.kept());
+            self.account(is_queue, Default::default(), kept);
+        }
+        if let Some(index) = &self.index {
+            let serial = Serial(restored.serial);
+            let mut state = index.lock();
+            state.restore(serial, restored.blocks_end, restored.blocks);
         }
         Ok(())
     }
 
-    /// The whole replicated state, for a checkpoint.
-    pub fn checkpoint(&self) -> Vec<u8> {
-        let mut lanes: Vec<_> = self
-            .lanes
-            .iter()
-            .map(|(lane, last)| (*lane, *last))
-            .collect();
-        lanes.sort_unstable();
-        let mut streams: Vec<_> = self.streams.iter().flatten().collect();
-        streams.sort_unstable_by_key(|stream| stream.id);
-        let saved = Saved {
-            session_counter: self.session_counter,
-            lanes,
-            streams: streams.into_iter().map(|stream| stream.save()).collect(),
-            heard: self.heard.clone(),
-            wills: self.save_wills(),
-            values: self
-                .values
-                .all()
-                .map(|(vhost, value)| (vhost, message_bytes(value)))
-                .collect(),
-            partings: self
-                .groups
-                .partings
-                .iter()
-                .map(|(number, parting)| (*number, parting.clone()))
-                .collect(),
-            last_parting: self.groups.last_parting,
-        };
-        let out = vec![CHECKPOINT_VERSION];
-        // Encoding to a growing buffer can only fail for types that `Saved` does not hold.
-        postcard::to_extend(&saved, out).unwrap_or_default()
-    }
-
-    /// Takes a checkpoint as the state of a shard just made.
-    ///
-    /// # Errors
-    /// [`CheckpointError`]: the bytes are not a checkpoint of this version.
-    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
-        let saved: Saved<Position> = match bytes.split_first() {
-            Some((&first::VERSION, rest)) => first::read(rest)?,
-            Some((&CHECKPOINT_VERSION, rest)) => {
-                postcard::from_bytes(rest).map_err(|_| CheckpointError::Malformed)?
+    fn restore_pair(
+        &mut self,
+        key: &[u8],
+        value: Bytes,
+        restored: &mut Restored,
+    ) -> Result<(), CheckpointError> {
+        let (kind, rest) = key.split_first().ok_or(CheckpointError::Malformed)?;
+        match *kind {
+            KEY_FORM => match value.first() {
+                Some(&CHECKPOINT_VERSION) => restored.known = true,
+                Some(other) => return Err(CheckpointError::Version(*other)),
+                None => return Err(CheckpointError::Malformed),
+            },
+            KEY_GLOBALS => {
+                let globals: SavedGlobals = parsed(&value)?;
+                self.session_counter = globals.session_counter;
+                self.lanes = globals.lanes.into_iter().collect();
+                self.set_last_will(globals.last_will);
+                self.groups.last_parting = globals.last_parting;
+                restored.blocks_end = globals.blocks_end;
+                restored.serial = globals.serial;
+                self.referred.applied = globals.applied;
+                self.referred.sound_from = globals.sound_from;
             }
-            Some((other, _)) => return Err(CheckpointError::Version(*other)),
-            None => return Err(CheckpointError::Malformed),
-        };
-        self.session_counter = saved.session_counter;
-        self.heard = saved.heard;
-        self.restore_wills(saved.wills);
-        self.lanes = saved.lanes.into_iter().collect();
-        for saved in saved.streams {
-            let stream = Stream::restore(saved);
-            let specs = stream
-                .session()
-                .map(|session| session.filters.to_vec())
-                .unwrap_or_default();
-            let place = self.insert_group(stream);
-            for spec in specs {
-                self.bind(place, spec);
+            KEY_HEARD => {
+                let session = StreamId(number(rest)?);
+                self.heard.restore(session, parsed(&value)?);
             }
-        }
-        self.groups.partings = saved.partings.into_iter().collect();
-        self.groups.last_parting = saved.last_parting;
-        for (vhost, value) in saved.values {
-            let value = message_from(value).map_err(|_| CheckpointError::Malformed)?;
-            self.values.put(vhost, Arc::new(value));
+            KEY_WILL => {
+                let (vhost, will) = parsed(&value)?;
+                self.restore_will(number(rest)?, vhost, will);
+            }
+            KEY_PARTING => {
+                let parting: Parting = parsed(&value)?;
+                self.groups.partings.insert(number(rest)?, parting);
+            }
+            KEY_VALUE => {
+                let vhost = rest.first_chunk().ok_or(CheckpointError::Malformed)?;
+                let vhost = VhostId(u32::from_be_bytes(*vhost));
+                let message = message_from(value).map_err(|_| CheckpointError::Malformed)?;
+                self.values.restore(vhost, message);
+            }
+            KEY_HEAD => {
+                let serial = Serial(number(rest)?);
+                let (stream, received) = Stream::restore_head(serial, &value)?;
+                if !received.is_empty() {
+                    restored.received.insert(serial, received);
+                }
+                restored.ids.insert(serial, stream.id);
+                self.restore_stream(stream);
+            }
+            KEY_CHUNK => {
+                let (serial, nth) = rest.split_at_checked(8).ok_or(CheckpointError::Malformed)?;
+                let id = restored.ids.get(&Serial(number(serial)?));
+                let stream = id.and_then(|id| self.stream_mut(*id));
+                let stream = stream.ok_or(CheckpointError::Malformed)?;
+                restored
+                    .blocks
+                    .extend(stream.restore_chunk(number(nth)?, &value)?);
+            }
+            KEY_REFERRED => self.referred.restore(number(rest)?, parsed(&value)?),
+            _ => return Err(CheckpointError::Malformed),
         }
         Ok(())
     }
+
+    pub(super) fn restore_stream(&mut self, stream: Stream<Position>) {
+        let session = stream.session();
+        let specs = session
+            .map(|session| session.filters.to_vec())
+            .unwrap_or_default();
+        let place = self.insert_group(stream);
+        for spec in specs {
+            self.bind(place, spec);
+        }
+    }
+}
+
+/// What is known while pairs are taken.
+#[derive(Default)]
+struct Restored {
+    known: bool,
+    blocks_end: u32,
+    blocks: Vec<u32>,
+    serial: u64,
+    received: FxHashMap<Serial, Vec<u64>>,
+    ids: FxHashMap<Serial, StreamId>,
 }

@@ -17,7 +17,7 @@ use crate::limits::StreamLimits;
 use crate::message::{Message, Quality};
 use crate::port::Later;
 use crate::record::{Change, Mark};
-use crate::stream::{Entry, Kind, Stream};
+use crate::stream::{Entry, Kind, Stream, entry_cost};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Delays {
     }
 
     /// A stream came into the shard.
-    pub(super) fn watch<B: Clone>(&mut self, stream: &Stream<B>) {
+    pub(super) fn watch<B: Place>(&mut self, stream: &Stream<B>) {
         if stream.id.is_delayed() {
             self.streams.insert(stream.id);
             let all = stream.present();
@@ -79,7 +79,7 @@ impl<B: Place> Shard<B> {
         clock: UnixMs,
         later: Later,
         message: &Message,
-        place: &B,
+        (place, record_bytes): (&B, usize),
     ) -> PublishOutcome {
         let id = StreamId::of_delayed(self.id, later.exchange);
         if !self.by_id.contains_key(&id) {
@@ -90,7 +90,7 @@ impl<B: Place> Shard<B> {
         let Some(stream) = self.stream_mut(id) else {
             return PublishOutcome::Unroutable;
         };
-        let cost_bytes = u32::try_from(message.cost_bytes()).unwrap_or(u32::MAX);
+        let cost_bytes = entry_cost(message, record_bytes);
         let offset = stream.end();
         stream.push(Entry {
             body: place.kept(),
@@ -108,6 +108,7 @@ impl<B: Place> Shard<B> {
         self.queues.bytes += u64::from(cost_bytes);
         self.queues.entries += 1;
         self.delays.times.insert((later.due, id, offset));
+        self.refer(place, cost_bytes, 1);
         PublishOutcome::Routed
     }
 

@@ -82,8 +82,10 @@ impl<B: Place> Shard<B> {
             if !room {
                 break;
             }
+            // One whose block is damaged must not hold up those behind it; it stays, for whoever can mend it.
             let Some(entry) = stream.entry(offset) else {
-                break;
+                stream.set_aside(offset);
+                continue;
             };
             // What ended before it could be handed out has its one chance.
             let over = ended(&entry, now.unix);
@@ -91,7 +93,7 @@ impl<B: Place> Shard<B> {
                 self.end_message(stream, offset);
                 continue;
             }
-            // One damaged message must not hold up those behind it; it stays, for whoever can mend it.
+            // So with one whose record is.
             let Some(message) = bodies.fetch(&entry.body) else {
                 stream.set_aside(offset);
                 continue;
@@ -121,7 +123,8 @@ impl<B: Place> Shard<B> {
                 break;
             }
             let Some(entry) = stream.entry(offset) else {
-                break;
+                stream.set_aside(offset);
+                continue;
             };
             if ended(&entry, now.unix) {
                 self.drop_message(stream, offset);

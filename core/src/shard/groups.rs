@@ -17,6 +17,7 @@
 //! Owns: members, the making and ending of groups, partings.
 //! Never: who is served (`deliver.rs`), what a connection calls its memberships (`worker/groups.rs`).
 
+use super::checkpoint::{Changes, encoded};
 use super::{Place, Shard};
 use crate::address::TopicFilter;
 use crate::dispatch::Reader;
@@ -29,6 +30,7 @@ use crate::port::{
 };
 use crate::record::{AsJson, Change, Mark};
 use crate::stream::{Group, Kind, Stream};
+use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,6 +43,8 @@ pub(crate) struct Groups {
     /// Members of groups, perhaps of other shards, whose sessions have ended. Replicated.
     pub(super) partings: BTreeMap<u64, Parting>,
     pub(super) last_parting: u64,
+    /// For checkpoints.
+    pub(super) changes: Changes<u64>,
     /// The leader's memory from here on: partings told to a worker.
     told: FxHashSet<u64>,
     joining: FxHashMap<(WorkerId, Ticket), JoinGroup>,
@@ -56,8 +60,20 @@ impl Groups {
     pub(super) fn part(&mut self, partings: impl Iterator<Item = Parting>) {
         for parting in partings {
             self.last_parting += 1;
-            self.partings.insert(self.last_parting, parting);
+            self.put_parting(self.last_parting, parting);
         }
+    }
+
+    pub(super) fn put_parting(&mut self, number: u64, parting: Parting) {
+        self.changes.touch(&number, || None);
+        self.partings.insert(number, parting);
+    }
+
+    /// The next parting that is to be copied into a checkpoint, absent when it is over.
+    pub(super) fn next_change(&mut self) -> Option<(u64, Option<Bytes>)> {
+        let partings = &self.partings;
+        self.changes
+            .next(|number| partings.get(number).map(encoded))
     }
 
     fn send_away(&mut self, group: GroupKey, connection: ConnectionId) {
@@ -405,6 +421,9 @@ impl<B: Place> Shard<B> {
     }
 
     pub(super) fn apply_parted(&mut self, number: u64) {
+        let partings = &self.groups.partings;
+        let now = || partings.get(&number).map(encoded);
+        self.groups.changes.touch(&number, now);
         self.groups.partings.remove(&number);
         self.groups.told.remove(&number);
     }

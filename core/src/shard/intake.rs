@@ -38,7 +38,7 @@ impl Store<Arc<Message>> for Shard<Arc<Message>> {
         message: &Arc<Message>,
     ) {
         let clock = self.now.unix.max(message.published);
-        let outcome = self.store(clock, streams, by_topic, extra, message, message);
+        let outcome = self.store(clock, streams, by_topic, extra, message, (message, 0));
         // 0: nobody waits for the result.
         if sequence.0 != 0 {
             let outcome = self.whole_outcome(from, sequence, outcome);
@@ -71,10 +71,10 @@ impl Shard<Arc<Message>> {
         if self.limiter.may_refuse()
             && let Some(takers) = self.refuse_where_full(streams, message)
         {
-            self.store(clock, &takers, by_topic, extra, message, message);
+            self.store(clock, &takers, by_topic, extra, message, (message, 0));
             return PublishOutcome::Refused(ErrorKind::QuotaExceeded);
         }
-        self.store(clock, streams, by_topic, extra, message, message)
+        self.store(clock, streams, by_topic, extra, message, (message, 0))
     }
 }
 

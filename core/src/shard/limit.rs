@@ -61,7 +61,7 @@ impl Limiter {
     }
 
     /// A stream came, or its limits changed.
-    pub(super) fn watch<B: Clone>(&mut self, stream: &Stream<B>) {
+    pub(super) fn watch<B: Place>(&mut self, stream: &Stream<B>) {
         match stream.limits.refuses() {
             true => self.refusing.insert(stream.id),
             false => self.refusing.remove(&stream.id),
@@ -266,6 +266,7 @@ impl<B: Place> Shard<B> {
         };
         self.set_mode(id, limits.mode);
         if let Some(stream) = self.streams[place as usize].as_deref_mut() {
+            stream.touch();
             stream.limits = limits;
             self.limiter.watch(stream);
             self.list(place);

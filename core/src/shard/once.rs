@@ -35,7 +35,7 @@ impl<B: Place> Shard<B> {
         once: Once,
         (streams, by_topic, extra): (&[StreamId], Option<VhostId>, &Extra),
         message: &Message,
-        place: &B,
+        place: (&B, usize),
     ) -> PublishOutcome {
         if self.is_repeat(once) {
             return PublishOutcome::Routed;

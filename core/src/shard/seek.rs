@@ -48,7 +48,7 @@ impl<B: Place> Shard<B> {
 /// The first message taken in at a time or later. Messages that came in over other streams keep their own times, so
 /// that among those the place is only about right.
 fn first_since<B: Place>(stream: &Stream<B>, time: UnixMs, bodies: &mut dyn Bodies<B>) -> u64 {
-    let present: Vec<u64> = stream.present().map(|(offset, ..)| offset).collect();
+    let present: Vec<u64> = stream.present_offsets().collect();
     let at = present.partition_point(|offset| {
         let message = stream
             .entry(*offset)

@@ -1,33 +1,16 @@
 //! What a shard is made with: its limits, what it shares with the node, and where it keeps messages.
 //!
-//! Owns: [`ShardSetup`], [`ShardLimits`], and [`Place`] with [`Bodies`], by which one code serves both kinds of shard.
+//! Owns: [`ShardSetup`], [`ShardLimits`], and [`Bodies`], by which with [`Place`] one code serves both kinds of shard.
 //! Never: the journal's side of [`Bodies`] (`store/`).
 //! Next: `shard/intake.rs`, where the two kinds differ.
 
 use crate::authority::Authority;
-use crate::id::{Position, ShardId};
+use crate::id::ShardId;
 use crate::message::Message;
 use crate::properties::Codecs;
 use crate::router::Fabric;
+pub use crate::stream::Place;
 use std::sync::Arc;
-
-/// Where a shard keeps messages: itself (`Arc<Message>`) or a place in the journal (`Position`).
-pub trait Place: Clone + Send + 'static {
-    /// The same for a message that stays a while: without the read buffer it came in.
-    fn kept(&self) -> Self;
-}
-
-impl Place for Arc<Message> {
-    fn kept(&self) -> Self {
-        Arc::new(self.detached())
-    }
-}
-
-impl Place for Position {
-    fn kept(&self) -> Self {
-        *self
-    }
-}
 
 /// Gets a message back from its place.
 pub trait Bodies<B> {
@@ -65,6 +48,8 @@ pub struct ShardLimits {
     /// Messages that wait until they are due (each takes about 120 bytes of memory); a publish that would add one
     /// beyond is refused with `Busy`.
     pub delayed_max: u64,
+    /// Memory for entries of a journalled shard that lie in its index file too, in bytes.
+    pub index_memory_bytes: usize,
 }
 
 impl Default for ShardLimits {
@@ -77,6 +62,7 @@ impl Default for ShardLimits {
             values_max: 10_000_000,
             values_bytes_max: 256 << 20,
             delayed_max: 4_000_000,
+            index_memory_bytes: 32 << 20,
         }
     }
 }

@@ -11,12 +11,12 @@
 //! Owns: the values, their end, their limits, reading them, and who waits for frames.
 //! Never: who is handed them (`watch.rs`).
 
-use super::{Place, Shard};
+use super::{Changes, Place, Shard};
 use crate::address::{Address, MANY, ONE, TopicFilter, levels, matches};
 use crate::id::{UnixMs, VhostId, WorkerId};
 use crate::message::Message;
 use crate::port::{ShardReply, Ticket};
-use crate::record::{Change, Mark};
+use crate::record::{Change, Mark, message_bytes};
 use crate::stream::Volume;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -37,6 +37,8 @@ pub(crate) struct Values {
     vhosts: BTreeMap<VhostId, BTreeMap<Address, Arc<Message>>>,
     ends: BTreeSet<(UnixMs, VhostId, Address)>,
     kept: Volume,
+    /// For checkpoints.
+    pub(super) changes: Changes<(VhostId, Address)>,
 }
 
 /// Some values, in the order of their addresses.
@@ -64,12 +66,6 @@ impl Values {
         self.kept
     }
 
-    /// All of them, in order.
-    pub(super) fn all(&self) -> impl Iterator<Item = (VhostId, &Arc<Message>)> {
-        let vhosts = self.vhosts.iter();
-        vhosts.flat_map(|(vhost, values)| values.values().map(|value| (*vhost, value)))
-    }
-
     /// The value of an address.
     fn get(&self, vhost: VhostId, address: &Address) -> Option<&Arc<Message>> {
         self.vhosts.get(&vhost)?.get(address)
@@ -88,12 +84,40 @@ impl Values {
         }
     }
 
+    /// The value of an address is about to change.
+    fn touch(&mut self, vhost: VhostId, address: &Address) {
+        let vhosts = &self.vhosts;
+        self.changes.touch(&(vhost, address.clone()), || {
+            let value = vhosts.get(&vhost)?.get(address)?;
+            Some(message_bytes(value))
+        });
+    }
+
+    /// The next value that is to be copied into a checkpoint, absent when it is gone.
+    pub(super) fn next_change(&mut self) -> Option<((VhostId, Address), Option<Bytes>)> {
+        let vhosts = &self.vhosts;
+        self.changes.next(|(vhost, address)| {
+            let value = vhosts.get(vhost)?.get(address)?;
+            Some(message_bytes(value))
+        })
+    }
+
+    /// A value that a checkpoint has.
+    pub(super) fn restore(&mut self, vhost: VhostId, message: Message) {
+        self.insert(vhost, Arc::new(message));
+    }
+
     /// Makes a message the value of its address, or with an empty body removes that. The message must own its bytes.
     pub(super) fn put(&mut self, vhost: VhostId, message: Arc<Message>) {
-        self.remove(vhost, &message.address);
-        if message.body.is_empty() {
-            return;
+        if !self.remove(vhost, &message.address) && !message.body.is_empty() {
+            self.touch(vhost, &message.address);
         }
+        if !message.body.is_empty() {
+            self.insert(vhost, message);
+        }
+    }
+
+    fn insert(&mut self, vhost: VhostId, message: Arc<Message>) {
         let address = message.address.clone();
         if let Some(end) = message.expires {
             self.ends.insert((end, vhost, address.clone()));
@@ -105,6 +129,9 @@ impl Values {
     }
 
     fn remove(&mut self, vhost: VhostId, address: &Address) -> bool {
+        if self.get(vhost, address).is_some() {
+            self.touch(vhost, address);
+        }
         let Some(values) = self.vhosts.get_mut(&vhost) else {
             return false;
         };

@@ -19,7 +19,7 @@ use crate::error::{ErrorKind, Refusal};
 use crate::id::{ConnectionId, Sequence, StreamId, UnixMs, VhostId, WorkerId};
 use crate::message::{Message, Quality};
 use crate::port::{Extra, HandIn, Handed, ReadingKey, ShardReply, Ticket};
-use crate::stream::Entry;
+use crate::stream::{Entry, entry_cost};
 use crate::trie::FilterTrie;
 use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -239,7 +239,7 @@ impl<B: Place> Shard<B> {
         id: StreamId,
         handed: Handed,
         message: &Message,
-        place: &B,
+        (place, record_bytes): (&B, usize),
     ) {
         let Some(&at) = self.by_id.get(&id) else {
             return;
@@ -261,7 +261,7 @@ impl<B: Place> Shard<B> {
         stream.push(Entry {
             body: place.clone(),
             expires,
-            cost_bytes: u32::try_from(message.cost_bytes()).unwrap_or(u32::MAX),
+            cost_bytes: entry_cost(message, record_bytes),
             identifier: handed.identifier,
             quality: message.quality.min(handed.quality),
             retain: true,
@@ -273,6 +273,7 @@ impl<B: Place> Shard<B> {
         });
         let after = stream.kept();
         self.account(is_queue, before, after);
+        self.refer(place, entry_cost(message, record_bytes), 1);
         self.list(at);
     }
 }

@@ -7,6 +7,7 @@
 //! Owns: when a will is due, and keeping it until it was published.
 //! Never: publishing (`forward.rs`).
 
+use super::checkpoint::{Changes, encoded};
 use super::forward::Errand;
 use super::{Place, Shard};
 use crate::authority::{Action, Circumstances, Principal, Question, Resource};
@@ -16,6 +17,7 @@ use crate::port::Once;
 use crate::record::{Change, Mark};
 use crate::stream::{Session, Stream};
 use crate::will::SavedWill;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,6 +28,8 @@ pub(crate) struct Wills {
     /// When the wills of sessions without a connection are due.
     times: BTreeSet<(UnixMs, StreamId)>,
     due: Due,
+    /// For checkpoints.
+    changes: Changes<u64>,
 }
 
 /// Wills that are due, until they are stored elsewhere. Persisted (version of the checkpoint).
@@ -120,10 +124,10 @@ impl<B: Place> Shard<B> {
 
     /// A session is gone and leaves its will.
     pub(super) fn will_left(&mut self, vhost: VhostId, will: SavedWill) {
-        let due = &mut self.wills.due;
-        due.last += 1;
-        due.wills.insert(due.last, (vhost, will));
-        let number = due.last;
+        self.wills.due.last += 1;
+        let number = self.wills.due.last;
+        self.wills.changes.touch(&number, || None);
+        self.wills.due.wills.insert(number, (vhost, will));
         self.forwards.push(Errand::Will { number });
     }
 
@@ -194,24 +198,50 @@ impl<B: Place> Shard<B> {
     }
 
     pub(super) fn apply_will_done(&mut self, number: u64) {
+        let wills = &self.wills.due.wills;
+        let now = || wills.get(&number).map(encoded);
+        self.wills.changes.touch(&number, now);
         self.wills.due.wills.remove(&number);
     }
 
-    /// What a checkpoint keeps of wills that are due.
-    pub(super) fn save_wills(&self) -> Due {
-        self.wills.due.clone()
+    pub(super) fn will_changes(&mut self) -> &mut Changes<u64> {
+        &mut self.wills.changes
     }
 
-    /// They are published as if they had just become due.
-    pub(super) fn restore_wills(&mut self, due: Due) {
-        for number in due.wills.keys() {
-            self.forwards.push(Errand::Will { number: *number });
+    /// The next will that is to be copied into a checkpoint, absent when it is published.
+    pub(super) fn next_will_change(&mut self) -> Option<(u64, Option<Bytes>)> {
+        let wills = &self.wills.due.wills;
+        self.wills
+            .changes
+            .next(|number| wills.get(number).map(encoded))
+    }
+
+    /// The number of the will that was due last.
+    pub(super) fn last_will(&self) -> u64 {
+        self.wills.due.last
+    }
+
+    pub(super) fn set_last_will(&mut self, last: u64) {
+        self.wills.due.last = last;
+    }
+
+    /// It is published as if it had just become due.
+    pub(super) fn restore_will(&mut self, number: u64, vhost: VhostId, will: SavedWill) {
+        self.forwards.push(Errand::Will { number });
+        self.wills.due.wills.insert(number, (vhost, will));
+    }
+
+    /// Those of a whole checkpoint: all of them are new to the next one.
+    pub(super) fn replace_wills(&mut self, due: Due) {
+        self.wills.due.last = due.last;
+        for (number, (vhost, will)) in due.wills {
+            self.wills.changes.touch(&number, || None);
+            self.restore_will(number, vhost, will);
         }
-        self.wills.due = due;
     }
 }
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Takes the will of a session that ends.
     pub(super) fn take_will(&mut self) -> Option<SavedWill> {
         self.session_mut()?.will.take().map(|will| *will)

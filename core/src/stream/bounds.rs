@@ -3,7 +3,7 @@
 //! Owns: what the leader remembers for the limits; looking at and taking from the ready ones out of turn.
 //! Never: decides that one must go (`shard/limit.rs`, `shard/seek.rs`).
 
-use super::{SlotState, Stream, Volume};
+use super::{Place, SlotState, Stream, Volume};
 use crate::id::{Offset, UnixMs};
 use crate::limits::Mode;
 
@@ -32,7 +32,7 @@ pub struct Bounds {
     pub coming: Volume,
 }
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Bytes of the bodies of ready messages.
     pub fn ready_bytes(&self) -> u64 {
         self.ready_bytes

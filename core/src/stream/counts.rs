@@ -4,7 +4,7 @@
 //! Never: changes a counter (`stream.rs` does, with the states of offsets).
 //! Next: `shard/room.rs`, which adds streams up.
 
-use super::{Stream, place};
+use super::{Place, Stream, place};
 use serde::{Deserialize, Serialize};
 
 /// How much a stream, or all of a kind, keeps.
@@ -41,7 +41,7 @@ pub struct Tally {
     pub rejected: u64,
 }
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Messages waiting or ready.
     pub fn ready(&self) -> u64 {
         let back = self.returned.len() + self.aside.len();
@@ -75,6 +75,6 @@ impl<B: Clone> Stream<B> {
     pub(super) fn body_bytes(&self, offset: u64) -> u64 {
         let (number, at) = place(offset);
         let chunk = self.chunks.get(number);
-        chunk.map_or(0, |chunk| chunk.weight(at).1)
+        chunk.map_or(0, |chunk| chunk.weight(at, self.of()).body)
     }
 }

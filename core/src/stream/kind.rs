@@ -4,7 +4,7 @@
 //! Never: messages; what opens, binds or ends one (`shard/apply/session.rs`, `shard/groups.rs`).
 //! Next: `stream/saved.rs`, which keeps them in a checkpoint.
 
-use super::{FilterList, Stream};
+use super::{FilterList, Place, Stream};
 use crate::gateway::FilterSpec;
 use crate::id::{ConnectionId, Epoch, UnixMs};
 use crate::once::Keys;
@@ -71,7 +71,7 @@ impl Session {
     }
 }
 
-impl<B> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Whether it is a queue.
     pub fn is_queue(&self) -> bool {
         matches!(self.kind, Kind::Queue)
@@ -92,6 +92,7 @@ impl<B> Stream<B> {
 
     /// The session to change, when it is one's.
     pub fn session_mut(&mut self) -> Option<&mut Session> {
+        self.touch();
         match &mut self.kind {
             Kind::Session(session) => Some(session),
             Kind::Queue | Kind::Group(_) => None,
@@ -108,6 +109,7 @@ impl<B> Stream<B> {
 
     /// The group to change, when it is one's.
     pub fn group_mut(&mut self) -> Option<&mut Group> {
+        self.touch();
         match &mut self.kind {
             Kind::Group(group) => Some(group),
             Kind::Queue | Kind::Session(_) => None,

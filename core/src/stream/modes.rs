@@ -2,17 +2,18 @@
 //!
 //! Owns: these. Never: the states of an offset (`stream.rs`), the books about keys (`keyed.rs`).
 
-use super::{KeyHash, Keyed, SlotState, Stream};
+use super::{KeyHash, Keyed, Place, SlotState, Stream};
 use crate::limits::Mode;
 use crate::port::ConsumerKey;
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Another mode, for what is handed out next. Returns those readers that must go, since one may be
     /// attached only ([`Mode::Exclusive`]).
     pub fn set_mode(&mut self, mode: Mode) -> Vec<ConsumerKey> {
         if self.limits.mode == mode {
             return Vec::new();
         }
+        self.touch();
         self.limits.mode = mode;
         if let Some(keyed) = self.keyed.take() {
             let waiting = keyed.into_waiting();

@@ -5,7 +5,7 @@
 //!
 //! Owns: which offsets these are. Never: when a peer has something (`shard/receipts.rs`).
 
-use super::{SlotState, Stream};
+use super::{Place, SlotState, Stream};
 use std::collections::BTreeSet;
 
 /// Kept only by streams that have such offsets.
@@ -17,7 +17,7 @@ pub(super) struct Owed {
     ready: BTreeSet<u64>,
 }
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// The peer has what was handed out under this offset. Nothing when it is gone.
     pub fn receive(&mut self, offset: u64) {
         if offset < self.base || offset >= self.end() {
@@ -28,6 +28,7 @@ impl<B: Clone> Stream<B> {
         let Some(state) = self.slot(offset).map(|slot| slot.state()) else {
             return;
         };
+        self.touch();
         let owed = self.owed.get_or_insert_default();
         owed.received.insert(offset);
         if state == SlotState::Ready {

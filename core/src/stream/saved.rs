@@ -1,18 +1,26 @@
-//! A stream in a checkpoint.
+//! A stream in a checkpoint: a pair for its head and one for each chunk, or the whole of it in earlier forms.
 //!
-//! Owns: what of a stream is kept, and how it comes back.
-//! Never: encodes it (`shard/checkpoint.rs`).
-//! Next: `shard/checkpoint/first.rs`, the form before.
+//! Values are in postcard encoding, fields in order. Persisted (version of the form).
+//!
+//! Owns: what of a stream is kept, how it is copied, and how it comes back.
+//! Never: keys beside those of streams (`shard/checkpoint.rs`).
+//! Next: `index.rs` (when something is copied), `shard/checkpoint/first.rs`, the first form.
 
-use super::{Entry, Group, Kind, Session, Stream, Tally};
-use crate::id::{Offset, StreamId, VhostId};
+use super::bits::{Bits, CHUNK_OFFSETS};
+use super::index::{Gone, Index, Serial, State, head_key};
+use super::packed::Packed;
+use super::place::Place;
+use super::{Entry, Group, Kind, Session, Stream, Tally, place};
+use crate::id::{Offset, Position, StreamId, VhostId};
 use crate::limits::StreamLimits;
 use crate::record::AsJson;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A stream as a checkpoint keeps it. Persisted (version of the checkpoint).
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A stream as whole checkpoints kept it (versions 1 and 2).
+#[derive(Clone, Debug, Deserialize)]
 pub struct SavedStream<B> {
     pub(crate) id: StreamId,
     pub(crate) vhost: VhostId,
@@ -28,71 +36,357 @@ pub struct SavedStream<B> {
     pub(crate) received: Vec<u64>,
 }
 
-impl<B: Clone> Stream<B> {
-    /// What a checkpoint keeps: all but the leader's memory. `Leaving` counts as present, for its record
-    /// may not be in the journal.
-    pub fn save(&self) -> SavedStream<B> {
-        let mut gone: Vec<(u64, u64)> = Vec::new();
-        let mut entries: Vec<Entry<B>> = Vec::new();
-        for offset in self.base..self.end {
-            match self.entry(offset) {
-                Some(entry) => entries.push(entry),
-                None => {
-                    // Something has to stand in its place.
-                    entries.extend(entries.first().cloned());
-                    match gone.last_mut() {
-                        Some((_, last)) if *last + 1 == offset => *last = offset,
-                        _ => gone.push((offset, offset)),
-                    }
-                }
-            }
+/// All of a stream but its entries and the leader's memory.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SavedHead {
+    id: StreamId,
+    vhost: VhostId,
+    name: Arc<str>,
+    session: Option<Session>,
+    group: Option<Group>,
+    /// Absent where there are none.
+    limits: Option<AsJson<StreamLimits>>,
+    tally: Tally,
+    /// First offset never handed out, as the journal knows it.
+    cursor: u64,
+    /// First offset not put in.
+    end: u64,
+    received: Vec<u64>,
+    /// Further numbers of filters, by offset.
+    more_identifiers: BTreeMap<u64, Arc<Vec<u32>>>,
+}
+
+/// A chunk.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SavedChunk {
+    /// A bit for each place of which nothing is left.
+    pub(super) gone: [u64; 4],
+    pub(super) rows: SavedRows,
+}
+
+/// The rows of a chunk.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedRows {
+    /// Place of the first.
+    pub(super) from: u8,
+    pub(super) count: u8,
+    pub(super) wide: bool,
+    /// Some ask for no settlement.
+    pub(super) unsettled: bool,
+    /// See `block.rs`.
+    pub(super) base: u64,
+    /// What those cost that are not gone.
+    pub(super) cost: u64,
+    /// Bytes of their bodies.
+    pub(super) body: u64,
+    pub(super) place: SavedPlace,
+}
+
+/// Where they are.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub enum SavedPlace {
+    /// Here, as words.
+    Here(Vec<u64>),
+    /// In these blocks; 0 is none.
+    Blocks(u32, u32),
+}
+
+impl SavedChunk {
+    pub(super) fn encode(&self) -> Bytes {
+        // Encoding to a growing buffer can only fail for types that are not in it.
+        postcard::to_allocvec(self).unwrap_or_default().into()
+    }
+}
+
+/// A checkpoint's pairs of a stream do not fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misfit;
+
+impl<B: Place> Stream<B> {
+    /// It is about to change.
+    pub(crate) fn touch(&mut self) {
+        if let Some(index) = &self.index
+            && self.marked != index.epoch()
+        {
+            self.mark(&index.clone());
         }
-        SavedStream {
+    }
+
+    #[cold]
+    fn mark(&mut self, index: &Index) {
+        let mut state = index.lock();
+        self.copy_head(&mut state);
+        self.marked = index.epoch();
+        state.stream_changed(self.who());
+    }
+
+    /// Copies its head into the checkpoint that is being made, unless that was done.
+    pub(crate) fn copy_head(&mut self, state: &mut State) {
+        if !state.is_uncopied(self.marked) {
+            return;
+        }
+        let none = StreamLimits::default();
+        let head = SavedHead {
             id: self.id,
             vhost: self.vhost,
             name: self.name.clone(),
             session: self.session().cloned(),
             group: self.group().cloned(),
-            limits: AsJson(self.limits.clone()),
+            limits: (self.limits != none).then(|| AsJson(self.limits.clone())),
             tally: self.tally,
-            base: self.base,
             cursor: self.cursor_known.max(self.base),
-            entries,
-            gone,
+            end: self.end,
             received: self.received(),
+            more_identifiers: self
+                .more_identifiers
+                .as_deref()
+                .cloned()
+                .unwrap_or_default(),
+        };
+        // As above.
+        let value = postcard::to_allocvec(&head).unwrap_or_default();
+        state.put(head_key(self.serial), Some(value.into()));
+        (self.marked, self.saved) = (0, true);
+    }
+
+    /// Copies a chunk into the checkpoint that is being made, unless that was done.
+    pub(crate) fn copy_chunk(&mut self, number: u64, state: &mut State) {
+        if let Some(chunk) = self.chunks.get_mut(number) {
+            chunk.copy_listed(self.serial, state);
+        }
+        self.chunks.forget_empty(number);
+    }
+
+    /// It is a part of a journalled shard from now on. What it has already is new to the shard's checkpoints, unless it
+    /// was restored from one.
+    pub(crate) fn adopt(&mut self, index: &Arc<Index>) {
+        self.index = Some(index.clone());
+        if !self.saved {
+            self.serial = index.lock().next_serial();
+            self.touch();
+            let who = self.who();
+            self.chunks
+                .iter_mut()
+                .for_each(|chunk| chunk.touch((Some(index), who)));
         }
     }
 
-    /// The stream that was saved.
-    pub fn restore(saved: SavedStream<B>) -> Stream<B> {
-        let kind = match (saved.session, saved.group) {
-            (Some(session), _) => Kind::Session(session),
-            (None, Some(group)) => Kind::Group(group),
-            (None, None) => Kind::Queue,
+    /// It is removed: what the checkpoint that is being made has of it is copied first.
+    pub(crate) fn bury(&mut self) {
+        let Some(index) = self.index.take() else {
+            return;
         };
+        let mut state = index.lock();
+        self.copy_head(&mut state);
+        if self.saved {
+            state.gone(Gone::Stream(self.serial));
+        }
+        let serial = self.serial;
+        self.chunks
+            .iter_mut()
+            .for_each(|chunk| chunk.bury(serial, &mut state));
+    }
+}
+
+fn kind_of(session: Option<Session>, group: Option<Group>) -> Kind {
+    match (session, group) {
+        (Some(session), _) => Kind::Session(session),
+        (None, Some(group)) => Kind::Group(group),
+        (None, None) => Kind::Queue,
+    }
+}
+
+impl Stream<Position> {
+    /// The stream of a whole checkpoint.
+    pub fn restore(saved: SavedStream<Position>) -> Stream<Position> {
+        let kind = kind_of(saved.session, saved.group);
         let mut stream = Stream::new(saved.id, saved.vhost, kind, saved.limits.0);
         stream.name = saved.name;
         (stream.base, stream.cursor, stream.end) = (saved.base, saved.base, saved.base);
-        saved
-            .entries
-            .into_iter()
-            .for_each(|entry| stream.push(entry));
+        for mut entry in saved.entries {
+            // Costs were not rounded then.
+            let beyond = entry.cost_bytes.saturating_sub(entry.body_bytes);
+            entry.cost_bytes = entry
+                .body_bytes
+                .saturating_add(beyond.saturating_add(15) / 16 * 16);
+            stream.push(entry);
+        }
         stream.tally = saved.tally;
         stream.reach_delivered(saved.cursor);
         for (first, last) in saved.gone {
-            stream.remove_ranges(&[(Offset(first), Offset(last))]);
+            stream.remove_ranges(&[(Offset(first), Offset(last))], |_| {});
         }
         for offset in saved.received {
             stream.receive(offset);
         }
         stream
     }
+
+    /// The stream of a pair, without its chunks, and what is to be done once those are there.
+    pub(crate) fn restore_head(
+        serial: Serial,
+        value: &[u8],
+    ) -> Result<(Stream<Position>, Vec<u64>), Misfit> {
+        let head: SavedHead = postcard::from_bytes(value).map_err(|_| Misfit)?;
+        let limits = head.limits.map(|limits| limits.0).unwrap_or_default();
+        let kind = kind_of(head.session, head.group);
+        let mut stream = Stream::new(head.id, head.vhost, kind, limits);
+        stream.serial = serial;
+        stream.name = head.name;
+        stream.tally = head.tally;
+        (stream.base, stream.end) = (head.end, head.end);
+        stream.cursor_known = head.cursor;
+        if !head.more_identifiers.is_empty() {
+            stream.more_identifiers = Some(Box::new(head.more_identifiers));
+        }
+        stream.saved = true;
+        Ok((stream, head.received))
+    }
+
+    /// A chunk of a pair: behind those that are there. Names its blocks.
+    pub(crate) fn restore_chunk(&mut self, number: u64, value: &[u8]) -> Result<Vec<u32>, Misfit> {
+        let saved: SavedChunk = postcard::from_bytes(value).map_err(|_| Misfit)?;
+        let gone = Bits(saved.gone);
+        let start = number.saturating_mul(CHUNK_OFFSETS as u64);
+        let pushed = self.end.saturating_sub(start).min(CHUNK_OFFSETS as u64) as usize;
+        let present = (0..pushed).filter(|at| !gone.has(*at)).count();
+        let first = gone.first_without(0, pushed);
+        let last = usize::from(saved.rows.from) + usize::from(saved.rows.count);
+        let (number_end, _) = place(self.end);
+        let fits = number <= number_end
+            && self.chunks.last().is_none_or(|last| last < number)
+            && first.is_some_and(|first| first >= usize::from(saved.rows.from))
+            && last == pushed
+            && saved.rows.is_sound();
+        let Some(first) = first.filter(|_| fits) else {
+            return Err(Misfit);
+        };
+        if self.kept == 0 {
+            self.base = start + first as u64;
+        }
+        let rows = Packed::restore(saved.rows);
+        let (cost, body) = rows.sums();
+        self.kept += present as u64;
+        self.kept_bytes += cost;
+        self.bytes += cost;
+        self.ready_bytes += body;
+        let blocks = rows.blocks().collect();
+        self.chunks.restore(number, gone, present as u16, rows);
+        Ok(blocks)
+    }
+
+    /// All chunks are there.
+    pub(crate) fn restored(&mut self, received: Vec<u64>) {
+        let until = self.cursor_known.clamp(self.base, self.end);
+        self.cursor = self.base;
+        self.pass(until, 1);
+        // What is gone was passed, though the journal may not say that it was handed out.
+        let (mut expected, mut passed) = (until, until);
+        for offset in self.kept_from(until) {
+            if offset != expected {
+                passed = offset;
+            }
+            expected = offset + 1;
+        }
+        if expected < self.end {
+            passed = self.end;
+        }
+        self.pass(passed, 0);
+        received.into_iter().for_each(|offset| self.receive(offset));
+    }
+
+    /// The cursor moves past what can go out again and what is gone.
+    fn pass(&mut self, until: u64, attempts: u32) {
+        if self.cursor >= until {
+            return;
+        }
+        let mut run: Option<(u64, u64)> = None;
+        let mut runs = Vec::new();
+        for offset in self
+            .kept_from(self.cursor)
+            .take_while(|offset| *offset < until)
+        {
+            match &mut run {
+                Some((_, last)) if *last + 1 == offset => *last = offset,
+                _ => runs.extend(run.replace((offset, offset))),
+            }
+        }
+        runs.extend(run);
+        runs.into_iter()
+            .for_each(|(first, last)| self.returned.insert_run(first, last));
+        self.advance(until, attempts);
+    }
+}
+
+impl SavedRows {
+    /// Whether its parts fit together.
+    fn is_sound(&self) -> bool {
+        match &self.place {
+            SavedPlace::Here(words) => {
+                words.len() == usize::from(self.count) * super::block::words_per_row(self.wide)
+            }
+            SavedPlace::Blocks(first, second) => *first != 0 && (*second != 0) == self.wide,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::stream;
-    use super::Stream;
+    use super::super::tests::{entries, stream};
+    use super::*;
+    use crate::index::{Block, BlockBytes, Blocks};
+    use crate::message::Quality;
+    use crate::stream::index::Next;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct File(Mutex<BTreeMap<Block, BlockBytes>>);
+
+    impl Blocks for File {
+        fn read(&self, block: Block) -> Option<BlockBytes> {
+            self.0.lock().unwrap().get(&block).cloned()
+        }
+    }
+
+    /// All of a stream as pairs, and from them again.
+    fn through_pairs(before: &mut Stream<Position>) -> Stream<Position> {
+        let index = Arc::new(Index::new(0));
+        let file = Arc::new(File::default());
+        index.set_blocks(file.clone());
+        before.adopt(&index);
+        index.freeze();
+        let mut state = index.lock();
+        while let Some(next) = state.next() {
+            match next {
+                Next::Head(_) => before.copy_head(&mut state),
+                Next::Chunk(_, number) => before.copy_chunk(number, &mut state),
+                Next::Gone(_) => panic!("nothing is gone"),
+            }
+        }
+        let delta = state.finish();
+        drop(state);
+        file.0.lock().unwrap().extend(delta.blocks);
+        let mut after: Option<Stream<Position>> = None;
+        let mut received = Vec::new();
+        let pairs: BTreeMap<_, _> = delta.pairs.into_iter().collect();
+        for (key, value) in pairs {
+            let value = value.unwrap();
+            match &mut after {
+                None => {
+                    let (stream, owed) = Stream::restore_head(before.serial, &value).unwrap();
+                    (after, received) = (Some(stream), owed);
+                }
+                Some(after) => {
+                    let number = u64::from_be_bytes(key[9..].try_into().unwrap());
+                    after.restore_chunk(number, &value).unwrap();
+                }
+            }
+        }
+        let mut after = after.unwrap();
+        after.restored(received);
+        after.adopt(&index);
+        after
+    }
 
     #[test]
     fn a_restored_stream_has_what_had_not_left_and_knows_what_was_handed_out() {
@@ -104,11 +398,44 @@ mod tests {
         before.remove(2);
         before.leave(1);
         before.cursor_known = 3;
-        let after = Stream::restore(before.save());
+        let after = through_pairs(&mut before);
         assert_eq!((after.messages(), after.bytes()), (3, 30));
         assert_eq!(
             (after.next(), after.attempts(1), after.attempts(3)),
             (Some(1), 1, 0)
         );
+    }
+
+    #[test]
+    fn further_numbers_of_filters_come_back_and_go_with_their_message() {
+        let mut before = stream(0);
+        for (nth, mut entry) in (0..).zip(entries(600)) {
+            entry.identifier = u32::from(nth == 300) * 4;
+            entry.more_identifiers = (nth == 300).then(|| Arc::new(vec![7, 9]));
+            before.push(entry);
+        }
+        let mut after = through_pairs(&mut before);
+        let more =
+            |stream: &Stream<Position>, offset| stream.entry(offset).unwrap().more_identifiers;
+        assert_eq!(more(&after, 300), Some(Arc::new(vec![7, 9])));
+        assert_eq!(
+            (more(&after, 299), after.entry(300).unwrap().identifier),
+            (None, 4)
+        );
+        after.remove(300);
+        assert!(after.more_identifiers.is_none());
+    }
+
+    /// Many messages wait for credit: only chunks that have one that needs none are looked at.
+    #[test]
+    fn a_chunk_knows_whether_some_ask_for_no_settlement() {
+        let mut before = stream(600);
+        let mut last = entries(1).next().unwrap();
+        last.quality = Quality::AtMostOnce;
+        before.push(last);
+        let after = through_pairs(&mut before);
+        assert_eq!(after.next_unsettled_free(0), Some(600));
+        let asked = after.chunks.from(0).map(|chunk| chunk.some_unsettled());
+        assert_eq!(asked.collect::<Vec<_>>(), [false, false, true]);
     }
 }

@@ -7,6 +7,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod kept;
+
 use anabranch_core::address::Address;
 use anabranch_core::authority::{AllowAll, Authority};
 use anabranch_core::error::ErrorKind;

@@ -172,6 +172,7 @@ impl StoreSettings {
             values_max: self.values_max,
             values_bytes_max: self.values_bytes_max,
             delayed_max: self.delayed_max,
+            ..ShardLimits::default()
         }
     }
 }

@@ -12,12 +12,13 @@ use crate::port::Extra;
 use crate::shard::limit::end_of;
 use crate::shard::matching::{self, Wanted};
 use crate::shard::{CACHE_ENTRIES_MAX, Match, Place, Shard};
-use crate::stream::{Entry, Stream};
+use crate::stream::{Entry, Stream, entry_cost};
 use bytes::Bytes;
 use std::sync::Arc;
 
 impl<B: Place> Shard<B> {
-    /// Puts a message into its named streams and every matching session's.
+    /// Puts a message into its named streams and every matching session's. It lies at a place, in a record of so many
+    /// bytes where it is journalled.
     pub(crate) fn store(
         &mut self,
         clock: UnixMs,
@@ -25,24 +26,27 @@ impl<B: Place> Shard<B> {
         by_topic: Option<VhostId>,
         extra: Option<&Extra>,
         message: &Message,
-        place: &B,
+        (place, record_bytes): (&B, usize),
     ) -> PublishOutcome {
         if let Some(extra) = extra {
             if let (Some(handed), Some(stream)) = (extra.handed, streams.first()) {
-                self.store_value(clock, *stream, handed, message, place);
+                self.store_value(clock, *stream, handed, message, (place, record_bytes));
                 return PublishOutcome::Routed;
             }
             if let Some(once) = extra.once {
-                return self.store_once(clock, once, (streams, by_topic, extra), message, place);
+                let to = (streams, by_topic, extra);
+                return self.store_once(clock, once, to, message, (place, record_bytes));
             }
             if let Some(later) = extra.later {
-                return self.store_later(clock, later, message, place);
+                return self.store_later(clock, later, message, (place, record_bytes));
             }
             if let Some(vhost) = extra.keep {
                 self.values.put(vhost, Arc::new(message.detached()));
             }
         }
+        let cost_bytes = entry_cost(message, record_bytes);
         let mut kept: Option<B> = None;
+        let mut entries = 0;
         let mut taken = false;
         let mut entry = |stream: &Stream<B>, quality, identifier, retain, no_local| Entry {
             // A message that will not be handed out at once stays a while: without its read buffer.
@@ -51,7 +55,7 @@ impl<B: Place> Shard<B> {
                 false => kept.get_or_insert_with(|| place.kept()).clone(),
             },
             expires: message.expires.unwrap_or_default(),
-            cost_bytes: u32::try_from(message.cost_bytes()).unwrap_or(u32::MAX),
+            cost_bytes,
             identifier,
             quality,
             retain,
@@ -75,13 +79,14 @@ impl<B: Place> Shard<B> {
             self.queues.bytes += u64::from(entry.cost_bytes);
             self.queues.entries += 1;
             stream.push(entry);
-            taken = true;
+            (taken, entries) = (true, entries + 1);
             if !stream.listed {
                 stream.listed = true;
                 self.list.push(at);
             }
         }
         let Some(vhost) = by_topic else {
+            self.refer(place, cost_bytes, entries);
             return outcome(taken);
         };
         let matches = self.matching(vhost, &message.address);
@@ -121,12 +126,21 @@ impl<B: Place> Shard<B> {
             self.sessions_hold.bytes += u64::from(entry.cost_bytes);
             self.sessions_hold.entries += 1;
             stream.push(entry);
+            entries += 1;
             if !stream.listed {
                 stream.listed = true;
                 self.list.push(*at);
             }
         }
+        self.refer(place, cost_bytes, entries);
         outcome(taken)
+    }
+
+    /// So many entries more refer to a place in the journal.
+    pub(crate) fn refer(&mut self, place: &B, cost_bytes: u32, entries: u64) {
+        if let Some(position) = place.position() {
+            self.referred.add(position, u64::from(cost_bytes), entries);
+        }
     }
 
     /// The sessions whose filters match, each once.

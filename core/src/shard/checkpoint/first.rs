@@ -2,7 +2,8 @@
 //!
 //! Owns: what version 1 looked like. Never: writes it.
 
-use super::{CheckpointError, Saved};
+use super::CheckpointError;
+use super::whole::Saved;
 use crate::gateway::FilterSpec;
 use crate::id::{Epoch, Lane, Position, Sequence, StreamId, UnixMs, VhostId};
 use crate::message::Quality;
@@ -65,7 +66,7 @@ struct FirstEntry {
     no_local: bool,
 }
 
-pub(super) fn read(bytes: &[u8]) -> Result<Saved<Position>, CheckpointError> {
+pub(super) fn read(bytes: &[u8]) -> Result<Saved, CheckpointError> {
     let first: FirstSaved = postcard::from_bytes(bytes).map_err(|_| CheckpointError::Malformed)?;
     Ok(Saved {
         session_counter: first.session_counter,

@@ -61,7 +61,8 @@ impl<B: Place> Shard<B> {
         let mut got = None;
         while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
             let Some(entry) = stream.entry(offset) else {
-                break;
+                stream.set_aside(offset);
+                continue;
             };
             let Some(message) = bodies.fetch(&entry.body) else {
                 stream.set_aside(offset);

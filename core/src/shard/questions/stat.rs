@@ -5,9 +5,9 @@
 
 use crate::limits::Mode;
 use crate::port::StreamStat;
-use crate::stream::Stream;
+use crate::stream::{Place, Stream};
 
-pub(in crate::shard) fn stat<B: Clone>(stream: &Stream<B>) -> StreamStat {
+pub(in crate::shard) fn stat<B: Place>(stream: &Stream<B>) -> StreamStat {
     let session = stream.session();
     StreamStat {
         stream: stream.id,
