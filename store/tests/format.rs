@@ -26,6 +26,7 @@ fn the_document_has_every_row_of_every_format() {
         "journal/segment.rs",
         "journal/frame.rs",
         "journal/table.rs",
+        "journal/released.rs",
         "checkpoint/manifest.rs",
         "checkpoint/run.rs",
         "checkpoint/index.rs",
