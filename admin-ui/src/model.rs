@@ -109,6 +109,12 @@ numbers! {
         retained,
         /// Messages that wait until they are due
         delayed,
+        /// Milliseconds that the last checkpoint of a data shard took, the slowest of them
+        store_checkpoint_ms,
+        /// Bytes of the runs that the checkpoints of data shards are made of
+        store_run_bytes,
+        /// Blocks of 4 KiB that the index files of data shards have room for
+        store_index_blocks,
     }
 }
 
@@ -139,6 +145,16 @@ numbers! {
         handshakes_failed,
         /// Syncs of the journal
         syncs,
+        /// Checkpoints of data shards written
+        store_checkpoints,
+        /// Checkpoints of data shards that could not be written; what they held is in the next one
+        store_checkpoints_failed,
+        /// Bytes written for checkpoints of data shards, folding of their runs included
+        store_checkpoint_bytes,
+        /// Blocks read back from the index files of data shards
+        store_blocks_read,
+        /// Blocks written to the index files of data shards
+        store_blocks_written,
     }
 }
 

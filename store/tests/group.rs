@@ -277,6 +277,45 @@ async fn what_a_checkpoint_covers_and_nobody_needs_is_released() {
 }
 
 #[tokio::test]
+async fn checkpoints_are_written_and_folded_beside_the_shard_on_a_real_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        let options = GroupOptions {
+            segment_bytes: 256 * 1024,
+            ..GroupOptions::new("real")
+        };
+        Group::open(
+            dir.path(),
+            disk,
+            Arc::new(SystemClock),
+            options,
+            Notes::default(),
+        )
+    };
+    let group = open().await.unwrap();
+    let mut proposed = 0;
+    while group.stats().checkpoint.folds < 2 {
+        let frame = Bytes::from(vec![1; 100]);
+        group.propose_and_wait(frame).await.unwrap();
+        proposed += 1;
+        group.checkpoint_now().await.unwrap().unwrap();
+        let stats = group.stats().checkpoint;
+        assert_eq!((stats.written, stats.failed), (proposed, 0));
+        assert!(proposed < 1_000, "never folded: {stats:?}");
+    }
+    group.shutdown().await;
+    let names = RealDisk.list(&dir.path().join("checkpoint")).unwrap();
+    let count = |of: &str| names.iter().filter(|name| name.starts_with(of)).count();
+    assert_eq!((count("index"), count("manifest-")), (1, 2), "{names:?}");
+    let group = open().await.unwrap();
+    let restored = group.with_state(|notes| notes.count()).await.unwrap();
+    assert_eq!(restored as u64, proposed);
+    assert!(group.stats().checkpoint.runs >= 1);
+    group.shutdown().await;
+}
+
+#[tokio::test]
 async fn many_proposals_under_way_share_syncs_on_a_real_disk() {
     let dir = tempfile::tempdir().unwrap();
     let options = GroupOptions {

@@ -388,6 +388,9 @@ impl Fake {
                 stored_bytes: sum(|stream| stream.bytes),
                 retained: state.retained.len() as u64,
                 delayed: state.exchanges.iter().map(|row| row.delayed).sum(),
+                store_run_bytes: 48_000_000,
+                store_index_blocks: 2048,
+                store_checkpoint_ms: 85,
             },
             totals: Totals {
                 received: total(5200.0, 41.0),
@@ -402,6 +405,7 @@ impl Fake {
                 logins_failed: 3,
                 handshakes_failed: 1,
                 syncs: total(480.0, 10.0),
+                ..Totals::default()
             },
             protocols,
             listeners: [

@@ -18,6 +18,7 @@ use anabranch_core::gateway::StopReason;
 use anabranch_core::id::ConnectionId;
 use anabranch_core::worker::{ConnectionRow as WorkerRow, WorkerCounts};
 use anabranch_driver::{ConnectionRow, TransportKind};
+use anabranch_store::group::GroupStats;
 use tokio::sync::oneshot;
 
 use super::{Done, NodeBackend};
@@ -92,12 +93,9 @@ impl NodeBackend {
             }
             all
         };
-        let syncs = self
-            .parts
-            .shards
-            .iter()
-            .map(|shard| shard.stats().journal.syncs)
-            .sum();
+        let stores: Vec<GroupStats> = self.parts.shards.iter().map(|one| one.stats()).collect();
+        let store = |of: fn(&GroupStats) -> u64| stores.iter().map(of).sum::<u64>();
+        let slowest_us = stores.iter().map(|one| one.checkpoint.last_us).max();
         Ok(Overview {
             node: self.node().await,
             gauges: Gauges {
@@ -113,6 +111,9 @@ impl NodeBackend {
                 stored_bytes: depths.bytes,
                 retained: depths.retained,
                 delayed: depths.delayed,
+                store_checkpoint_ms: slowest_us.unwrap_or(0) / 1000,
+                store_run_bytes: store(|one| one.checkpoint.run_bytes),
+                store_index_blocks: store(|one| one.checkpoint.index_blocks),
                 ..Gauges::default()
             },
             totals: Totals {
@@ -127,7 +128,14 @@ impl NodeBackend {
                 connections_opened: driver.accepted,
                 logins_failed: self.parts.logins.failed_count(),
                 handshakes_failed: driver.handshakes_failed,
-                syncs,
+                syncs: store(|one| one.journal.syncs),
+                store_checkpoints: store(|one| one.checkpoint.written),
+                store_checkpoints_failed: store(|one| one.checkpoint.failed),
+                store_checkpoint_bytes: store(|one| {
+                    one.checkpoint.bytes + one.checkpoint.folded_bytes
+                }),
+                store_blocks_read: store(|one| one.checkpoint.blocks_read),
+                store_blocks_written: store(|one| one.checkpoint.blocks_written),
             },
             protocols: self
                 .parts

@@ -8,7 +8,7 @@
 //!
 //! | at | size | field |
 //! |---|---|---|
-//! | 0 | 4 | magic `ABR1` |
+//! | 0 | 4 | magic `ABP1` |
 //! | 4 | 4 | version, 1 |
 //! | 8 | 8 | identity of the checkpoint folder |
 //! | 16 | 8 | sequence of the run, as in its name |
@@ -39,7 +39,7 @@
 //!
 //! | at | size | field |
 //! |---|---|---|
-//! | 0 | 4 | magic `ABRE` |
+//! | 0 | 4 | magic `ABPE` |
 //! | 4 | 4 | number of sections |
 //! | 8 | 8 | number of pairs, gone keys included |
 //! | 16 | 8 | number of gone keys |
@@ -56,8 +56,8 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const MAGIC: [u8; 4] = *b"ABR1";
-const END_MAGIC: [u8; 4] = *b"ABRE";
+const MAGIC: [u8; 4] = *b"ABP1";
+const END_MAGIC: [u8; 4] = *b"ABPE";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: usize = 16;

@@ -471,6 +471,31 @@ fn a_checkpoint_of_an_earlier_server_is_opened_and_replaced() {
     assert_eq!(pairs(&open(&disk).unwrap()), [one]);
 }
 
+/// Made from the tables of `docs/format.md` by another program.
+#[test]
+fn a_run_and_a_manifest_of_the_first_version_are_read() {
+    let pairs = run::decode_untrusted(include_bytes!("../../fuzz/corpus/run/two-sections"));
+    let pair = |key: &'static str, value: Option<Vec<u8>>| {
+        (Bytes::from_static(key.as_bytes()), value.map(Bytes::from))
+    };
+    let expected = [
+        pair("", Some(b"first".to_vec())),
+        pair("a", None),
+        pair("b", Some(Vec::new())),
+        pair("c", Some(vec![b'x'; 100])),
+    ];
+    assert_eq!(pairs.unwrap(), expected);
+    let bytes = include_bytes!("../../fuzz/corpus/manifest/three-runs");
+    let manifest = Manifest::decode(bytes).unwrap();
+    assert_eq!((manifest.sequence, manifest.standing.id.index.0), (7, 900));
+    assert_eq!(manifest.standing.clock, UnixMs(1_234_567));
+    let runs = manifest.runs.iter();
+    let runs: Vec<_> = runs
+        .map(|run| (run.sequence, run.bytes, run.pairs, run.crc))
+        .collect();
+    assert_eq!(runs, [(1, 5000, 10, 99), (3, 600, 4, 98), (5, 300, 2, 97)]);
+}
+
 #[test]
 fn every_flipped_bit_of_a_run_is_noticed() {
     let disk = SimDisk::new(1);

@@ -19,7 +19,9 @@ use std::time::Duration;
 impl Held {
     /// Merges all into one layer of pairs, sorted, each key once with what it came to last.
     fn gather(&mut self) -> &[Change] {
-        let mut all: Vec<Change> = self.pairs.drain(..).flatten().collect();
+        let mut layers = std::mem::take(&mut self.pairs).into_iter();
+        let mut all = layers.next().unwrap_or_default();
+        layers.for_each(|layer| all.extend(layer));
         // Stable, so that of one key the newest comes last.
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all.dedup_by(|later, kept| {
@@ -201,6 +203,8 @@ impl Checkpoints {
 
     fn try_clean(&self) -> io::Result<()> {
         let _alone = lock(&self.swapping);
+        // Looked at before it is asked what is needed: whatever comes in between is not in the list.
+        let names = self.disk.list(&self.dir)?;
         let (manifests, runs, wholes) = {
             let state = lock(&self.state);
             let manifests: BTreeSet<u64> = state.kept.iter().map(|one| one.sequence).collect();
@@ -216,7 +220,6 @@ impl Checkpoints {
             (manifests, runs, wholes)
         };
         // Manifests first: none may be there without its runs.
-        let names = self.disk.list(&self.dir)?;
         for name in &names {
             let old = parse_manifest_name(name).is_some_and(|one| !manifests.contains(&one));
             if old || name == UNFINISHED {

@@ -19,6 +19,7 @@ pub use state::SECTOR_BYTES;
 use super::{Disk, DiskFile, DiskLock};
 use state::{Inode, NameChange, State, apply_change, count_down};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -180,23 +181,14 @@ impl SimDisk {
     /// A number that two disks share exactly when their names and bytes are the same.
     pub fn fingerprint(&self) -> u64 {
         let state = self.lock_state();
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        let mut eat = |bytes: &[u8]| {
-            for chunk in bytes.chunks(8) {
-                let mut eight = [0; 8];
-                eight[..chunk.len()].copy_from_slice(chunk);
-                let mixed = (hash ^ u64::from_le_bytes(eight)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                hash = mixed ^ (mixed >> 29);
-            }
-        };
+        let mut hash = DefaultHasher::new();
         for (path, number) in &state.names {
-            eat(path.as_os_str().as_encoded_bytes());
+            path.hash(&mut hash);
             if let Some(inode) = state.inodes.get(number) {
-                eat(&(inode.now.len() as u64).to_le_bytes());
-                eat(&inode.now);
+                inode.now.hash(&mut hash);
             }
         }
-        hash
+        hash.finish()
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
