@@ -129,10 +129,12 @@ impl Disk for RealDisk {
 
 fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
     // Reserving first tells a full disk before any byte is written; a file system that cannot
-    // reserve is served by the zeros alone.
-    match fallocate(&file, FallocateFlags::empty(), 0, len) {
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-        Err(errno) => return Err(errno.into()),
+    // reserve is served by the zeros alone. (Nothing cannot be reserved.)
+    if len > 0 {
+        match fallocate(&file, FallocateFlags::empty(), 0, len) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
     let file = RealFile(file);
     // Synced in pieces: one large flush would be in the way of everybody else's small ones.
@@ -221,6 +223,8 @@ mod tests {
             fs::metadata(path).unwrap().permissions().mode() & 0o777
         };
         assert_eq!((mode(&inside), mode(&inside.join("a"))), (0o700, 0o600));
+        let empty = RealDisk.create_zeroed(&inside.join("empty"), 0).unwrap();
+        assert!(empty.is_empty().unwrap());
     }
 
     #[test]
