@@ -3,7 +3,7 @@ CARGO ?= cargo
 DATA ?= ./data
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build test torture sim bench fmt clippy doc
+.PHONY: run build test torture flow sim bench fmt clippy doc
 
 ## Build a release and start one node with its data in ./data.
 run: build
@@ -26,6 +26,14 @@ torture:
 ## The seeded simulation of a node over a disk that crashes, tears and loses writes.
 sim:
 	ANABRANCH_SEEDS=$(or $(SEEDS),50) $(CARGO) test --release --locked -p anabranch-store --test sim --test shard_sim -- --nocapture
+
+## One old message, while TIMES (20) times LIMIT_MIB (2048) flow past: what the folder takes stays below the limit.
+## The long run is `make flow LIMIT_MIB=51200` (1 TiB is written). Stopped, it goes on where it was with the same FLOW_DIR.
+FLOW_DIR ?= $(TARGET)/flow-$(or $(LIMIT_MIB),2048)
+flow:
+	ANABRANCH_FLOW_LIMIT_MIB=$(or $(LIMIT_MIB),2048) ANABRANCH_FLOW_TIMES=$(or $(TIMES),20) ANABRANCH_FLOW_DIR=$(abspath $(FLOW_DIR)) \
+		$(CARGO) test --release --locked -p anabranch-store --test flow -- --nocapture
+	rm -r $(FLOW_DIR)
 
 ## Beside Mosquitto and RabbitMQ, in one interleaved run; see bench/README.md.
 bench:

@@ -96,12 +96,8 @@ impl Disk for SparseDisk {
     }
 
     fn create_zeroed(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let file = RealDisk.create_zeroed(path, 0)?;
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(path)?
-            .set_len(len)?;
-        Ok(Arc::new(SparseFile(file)))
+        std::fs::File::create_new(path)?.set_len(len)?;
+        self.open(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

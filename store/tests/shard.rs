@@ -222,6 +222,9 @@ fn a_shard_on_its_own_thread_and_a_real_disk() {
         let stats = worker.shard.stats();
         assert!(stats.journal.frames < 2_000, "{stats:?}");
         worker.shard.shutdown();
+        let names = RealDisk.list(&dir.path().join("shard/checkpoint")).unwrap();
+        let written = names.iter().any(|name| name.starts_with("manifest-"));
+        assert!(written, "no checkpoint at the end: {names:?}");
     }
 }
 

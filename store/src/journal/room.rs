@@ -101,14 +101,12 @@ impl Journal {
         end.0.checked_sub(1).map(LogIndex)
     }
 
-    /// From the first position that is in the journal to where the last full segment ends of which everything
-    /// is applied: where something may be dead.
-    pub fn sealed_span(&self) -> Option<(Position, Position)> {
+    /// Where the last full segment ends of which everything is applied: below it something may be dead.
+    pub fn sealed_end(&self) -> Option<Position> {
         let shared = self.lock();
-        let applied = shared
-            .sealed()
-            .rfind(|one| one.end_index().0 <= shared.applied_end);
-        Some((shared.segments.front()?.base, applied?.end()))
+        let mut sealed = shared.sealed();
+        let applied = sealed.rfind(|one| one.end_index().0 <= shared.applied_end);
+        applied.map(Segment::end)
     }
 
     /// Gives up what is `dead` (ascending ranges) of the full segments that end at or below `through`, which

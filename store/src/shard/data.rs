@@ -479,9 +479,10 @@ async fn checkpoint_and_give_back(
     covered: &Covered,
 ) -> Result<GivenBack, CheckpointError> {
     // What is dead now is dead in the checkpoint, which is taken later.
-    let span = group.journal().sealed_span();
-    let dead = span.map_or_else(Vec::new, |(from, to)| {
-        lock(cell).shard.dead_ranges(from, to)
+    let sealed = group.journal().sealed_end();
+    let dead = sealed.map_or_else(Vec::new, |end| {
+        // From the very beginning: core counts in pages, and the first segment may begin inside one.
+        lock(cell).shard.dead_ranges(Position(0), end)
     });
     let Some(index) = group.checkpoint_now().await? else {
         return Ok(GivenBack::default());

@@ -235,6 +235,14 @@ impl Worker {
         got
     }
 
+    /// The first of what is delivered next.
+    pub async fn first_delivery(&mut self) -> Delivery {
+        match self.event().await {
+            ShardEvent::Deliver { deliveries, .. } => deliveries.into_iter().next().expect("one"),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
     /// The same for a consumer that hands them on as they come; gives the last one.
     pub async fn drained(&mut self, consumer: ConsumerKey, count: usize) -> Delivery {
         let mut got = 0;
