@@ -30,6 +30,8 @@ mod once;
 mod policies;
 mod questions;
 mod receipts;
+mod replay;
+mod retention;
 mod room;
 mod seek;
 mod settle;
@@ -40,6 +42,7 @@ mod wills;
 
 pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError};
 pub use intake::Store;
+pub use replay::FILTER_HEADER;
 pub use setup::{Bodies, InMemory, Place, ShardLimits, ShardSetup};
 
 use crate::address::Address;
@@ -146,6 +149,8 @@ pub struct Shard<B> {
     pub(crate) settles_since: Option<MonotonicMs>,
     pub(crate) receipts: receipts::Receipts,
     pub(crate) list: Vec<u32>,
+    /// Something is listed that had its share of the last round.
+    unfinished: bool,
     pub(crate) outbox: Outbox,
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
     pub(crate) verdict_generation: u64,
@@ -204,6 +209,7 @@ impl<B: Place> Shard<B> {
             settles_since: None,
             receipts: receipts::Receipts::default(),
             list: Vec::new(),
+            unfinished: false,
             outbox: Outbox::default(),
             verdicts: FxHashMap::default(),
             verdict_generation: 0,
@@ -333,7 +339,9 @@ impl<B: Place> Shard<B> {
                     stream,
                     credit,
                 } => {
-                    self.reader(stream, consumer, |reader| reader.credit = credit);
+                    self.reader(stream, consumer, |reader| {
+                        reader.credit = replay::credit_for(reader, credit);
+                    });
                 }
                 ShardRequest::Drained {
                     consumer,

@@ -20,6 +20,7 @@ mod bounds;
 mod chunk;
 mod counts;
 mod filters;
+mod kept;
 mod keyed;
 mod kind;
 mod modes;

@@ -39,6 +39,9 @@ pub struct PolicySettings {
     /// Bytes of bodies that may wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
+    /// How long a stream keeps messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_max_ms: Option<u64>,
     /// `drop_oldest`, `reject` or `reject_and_dead_letter`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<String>,

@@ -74,6 +74,9 @@ pub struct Settings {
     /// Bytes of ready bodies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
+    /// How long messages stay, in milliseconds; for streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_max_ms: Option<u64>,
     /// What happens beyond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<Overflow>,
@@ -98,6 +101,7 @@ impl Settings {
         take(&mut self.message_ttl_ms, &lower.message_ttl_ms);
         take(&mut self.messages_max, &lower.messages_max);
         take(&mut self.bytes_max, &lower.bytes_max);
+        take(&mut self.age_max_ms, &lower.age_max_ms);
         take(&mut self.overflow, &lower.overflow);
         take(&mut self.delivery_limit, &lower.delivery_limit);
         take(&mut self.dead_letter, &lower.dead_letter);
@@ -112,6 +116,15 @@ impl Settings {
             }
         }
         let default = StreamLimits::default();
+        if declared.mode == Mode::Replay {
+            return StreamLimits {
+                auto_delete: declared.auto_delete,
+                mode: Mode::Replay,
+                bytes_max: lower(declared.bytes_max, self.bytes_max),
+                age_max_ms: lower(declared.age_max_ms, self.age_max_ms),
+                ..default
+            };
+        }
         let unset = |mode| mode == default.mode;
         StreamLimits {
             auto_delete: declared.auto_delete,
@@ -123,6 +136,7 @@ impl Settings {
             message_ttl_ms: lower(declared.message_ttl_ms, self.message_ttl_ms),
             messages_max: lower(declared.messages_max, self.messages_max),
             bytes_max: lower(declared.bytes_max, self.bytes_max),
+            age_max_ms: None,
             overflow: match declared.overflow == default.overflow {
                 true => self.overflow.unwrap_or(declared.overflow),
                 false => declared.overflow,
@@ -164,6 +178,13 @@ impl Policies {
             let text = format!("the pattern of policy '{}': {why}", policy.name);
             Refusal::new(ErrorKind::BadRequest, text)
         };
+        if policy.settings.mode == Some(Mode::Replay) {
+            let text = format!(
+                "policy '{}': a queue is a stream by declaration only",
+                policy.name
+            );
+            return Err(Refusal::new(ErrorKind::BadRequest, text));
+        }
         if policy.pattern.len() > PATTERN_BYTES_MAX {
             return Err(bad(&format_args!("longer than {PATTERN_BYTES_MAX} bytes")));
         }

@@ -65,6 +65,10 @@ impl<B: Place> Shard<B> {
                 Err(Refusal::new(ErrorKind::InUse, "the queue has consumers"))
             }
             Question::Purge { stream: id } => match self.stream_mut(id) {
+                Some(stream) if stream.replays() => {
+                    let why = format!("messages are not removed from stream '{}'", stream.name);
+                    Err(Refusal::new(ErrorKind::NotSupported, why))
+                }
                 Some(stream) => {
                     let ranges = stream.leave_ready();
                     return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
@@ -122,7 +126,7 @@ impl<B: Place> Shard<B> {
             Question::Delayed { exchange, count } => {
                 Ok(ShardReply::Delayed(self.delayed(exchange, count, bodies)))
             }
-            Question::Attach(attach) => self.attach(attach).map(|()| ShardReply::Done),
+            Question::Attach(attach) => self.attach(attach),
             Question::Detach { consumer, stream } => {
                 self.detach(stream, consumer, false);
                 self.outbox.settle_order(consumer.connection);

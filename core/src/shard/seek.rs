@@ -28,8 +28,13 @@ impl<B: Place> Shard<B> {
             let why = "a session's stream has no other place than its own";
             return Err(Refusal::new(ErrorKind::NotSupported, why));
         }
+        if stream.replays() {
+            let why = "each reader of a stream has a place of its own";
+            return Err(Refusal::new(ErrorKind::NotSupported, why));
+        }
         let target = match to {
             SeekTo::Start => 0,
+            SeekTo::Last => stream.end().saturating_sub(1),
             SeekTo::End => stream.end(),
             SeekTo::Offset(offset) => offset.0.min(stream.end()),
             SeekTo::Time(time) => first_since(stream, time, bodies),

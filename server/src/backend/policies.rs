@@ -80,6 +80,7 @@ pub(super) fn mode_word(mode: Mode) -> &'static str {
         Mode::Exclusive => "exclusive",
         Mode::Failover => "failover",
         Mode::KeyShared => "key_shared",
+        Mode::Replay => "replay",
     }
 }
 
@@ -115,6 +116,7 @@ fn settings(given: PolicySettings) -> Done<Settings> {
         message_ttl_ms: given.message_ttl_ms,
         messages_max: given.messages_max,
         bytes_max: given.bytes_max,
+        age_max_ms: given.age_max_ms,
         overflow: overflow.transpose()?,
         delivery_limit: given.delivery_limit,
         dead_letter: given.dead_letter_exchange.map(|exchange| DeadLetterTo {
@@ -127,7 +129,8 @@ fn settings(given: PolicySettings) -> Done<Settings> {
 /// What bounds a stream, worded as a policy's settings, without its mode.
 pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
     let bounded = limits.messages_max.is_some() || limits.bytes_max.is_some();
-    let overflow = bounded.then(|| overflow_word(limits.overflow).to_owned());
+    let overflows = bounded && limits.mode != Mode::Replay;
+    let overflow = overflows.then(|| overflow_word(limits.overflow).to_owned());
     let (dead_letter_exchange, dead_letter_key) = dead_letter_words(limits.dead_letter.as_ref());
     PolicySettings {
         mode: None,
@@ -135,6 +138,7 @@ pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
         message_ttl_ms: limits.message_ttl_ms,
         messages_max: limits.messages_max,
         bytes_max: limits.bytes_max,
+        age_max_ms: limits.age_max_ms,
         overflow,
         delivery_limit: limits.delivery_limit,
         dead_letter_exchange,
@@ -171,6 +175,7 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
             message_ttl_ms: settings.message_ttl_ms,
             messages_max: settings.messages_max,
             bytes_max: settings.bytes_max,
+            age_max_ms: settings.age_max_ms,
             overflow: settings.overflow.map(|word| overflow_word(word).to_owned()),
             delivery_limit: settings.delivery_limit,
             dead_letter_exchange,
