@@ -63,18 +63,22 @@ impl Place {
             (Some(End::End), None, None) => Ok(SeekTo::End),
             (None, Some(offset), None) => Ok(SeekTo::Offset(offset)),
             (None, None, Some(Time::Ms(time))) => Ok(SeekTo::TimeMs(time)),
-            (None, None, Some(Time::Text(text))) => unix_ms(&text)
-                .map(|time| SeekTo::TimeMs(time.0))
-                .ok_or_else(|| {
-                    ApiError::bad_request(format!(
-                        "time must be milliseconds or look like 2026-01-31T08:00:00Z, not {text:?}"
-                    ))
-                }),
+            (None, None, Some(Time::Text(text))) => time_of(&text),
             _ => Err(ApiError::bad_request(
                 "one of to (\"start\" or \"end\"), offset and time is needed",
             )),
         }
     }
+}
+
+/// A place by a time of RFC 3339.
+pub(crate) fn time_of(text: &str) -> Result<SeekTo, ApiError> {
+    let time = unix_ms(text).map(|time| SeekTo::TimeMs(time.0));
+    time.ok_or_else(|| {
+        ApiError::bad_request(format!(
+            "time must be milliseconds or look like 2026-01-31T08:00:00Z, not {text:?}"
+        ))
+    })
 }
 
 #[cfg(test)]

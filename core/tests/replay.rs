@@ -324,6 +324,53 @@ fn policies_bound_age_and_size_and_make_no_queue_a_stream() {
 }
 
 #[test]
+fn a_policy_s_filters_are_kept_in_streams_that_match_for_as_long_as_it_counts() {
+    let (mut node, c) = node(1);
+    let vhost = node.fabric.meta().vhost("/").unwrap().id;
+    let policy = |filters: &[&str]| MetaCommand::PutPolicy {
+        vhost,
+        policy: Policy {
+            name: "p".into(),
+            pattern: "^s".into(),
+            applies_to: AppliesTo::Streams,
+            priority: 0,
+            settings: Settings {
+                capture: Some(filters.iter().map(|one| one.parse().unwrap()).collect()),
+                ..Settings::default()
+            },
+        },
+    };
+    node.declare(c[0], "sq", true).unwrap();
+    let at = node.now.unix;
+    node.fabric.apply(at, &policy(&["a/#", "b"])).unwrap();
+    node.declare_with(c[0], "s2", true, kept(None, None))
+        .unwrap();
+    let publish = |node: &mut Node, address| node.publish(c[0], "topics", address, "x", 0);
+    publish(&mut node, "a/1");
+    publish(&mut node, "b");
+    publish(&mut node, "c");
+    let ready = |node: &mut Node| ["s", "s2", "sq"].map(|name| node.stat(name).ready);
+    assert_eq!(ready(&mut node), [2, 2, 0]);
+    // A client's own binding is another one.
+    node.bind(c[0], "s2", "b");
+    node.fabric.apply(at, &policy(&["b", "c"])).unwrap();
+    publish(&mut node, "a/1");
+    publish(&mut node, "b");
+    publish(&mut node, "c");
+    assert_eq!(ready(&mut node), [4, 4, 0]);
+    node.restart();
+    let c = node.connect(0);
+    let gone = MetaCommand::DeletePolicy {
+        vhost,
+        name: "p".into(),
+    };
+    node.fabric.apply(at, &gone).unwrap();
+    node.publish(c, "topics", "c", "x", 0);
+    node.publish(c, "topics", "b", "x", 0);
+    assert_eq!(ready(&mut node), [4, 5, 0]);
+}
+
+#[test]
 fn a_message_s_own_time_does_not_count_and_is_not_told() {
     let (mut node, c) = node(1);
     let message = Message {

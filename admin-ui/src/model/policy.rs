@@ -12,7 +12,7 @@ pub struct Policy {
     pub name: String,
     /// A regular expression looked for anywhere in the name.
     pub pattern: String,
-    /// `queues`, `groups` or `all`.
+    /// `queues`, `streams`, `groups` or `all`.
     pub applies_to: String,
     /// Of several that match and set the same, the highest counts.
     pub priority: i64,
@@ -54,4 +54,7 @@ pub struct PolicySettings {
     /// With this routing key; absent: the message's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_key: Option<String>,
+    /// Topics whose messages streams keep, as filters with `/` between levels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Vec<String>>,
 }

@@ -76,8 +76,8 @@ pub enum Question {
     Peek {
         /// Which.
         stream: StreamId,
-        /// Not those below this offset.
-        from: Offset,
+        /// From this place on.
+        from: SeekTo,
         /// How many at most.
         count: u32,
     },

@@ -10,6 +10,7 @@ mod stat;
 
 pub(super) use stat::stat;
 
+use super::seek::place_in;
 use super::values::PageOf;
 use super::{Bodies, Place, Shard, Store};
 use crate::error::{ErrorKind, Refusal};
@@ -111,8 +112,9 @@ impl<B: Place> Shard<B> {
                 count,
             } => match self.stream_mut(stream) {
                 Some(stream) => {
+                    let from = place_in(stream, from, bodies);
                     let places: Vec<_> = stream
-                        .present_from(from.0)
+                        .present_from(from)
                         .take(count as usize)
                         .map(|(offset, tries, entry)| (offset, tries, entry.body))
                         .collect();
