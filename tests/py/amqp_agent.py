@@ -296,7 +296,7 @@ class Agent:
                     auto_ack=no_ack,
                     exclusive=exclusive,
                     consumer_tag=tag,
-                    arguments=arguments,
+                    arguments=value_in(arguments),
                 )
             }
 
