@@ -214,14 +214,14 @@ pub trait Backend: Send + Sync + 'static {
         name: &'a str,
         to: SeekTo,
     ) -> Answer<'a, u64>;
-    /// Up to `count` messages from `offset`, or from the oldest; bodies cut at `body_limit_bytes`.
+    /// Up to `count` messages from a place on; bodies cut at `body_limit_bytes`.
     /// Takes nothing and moves nothing.
     fn peek<'a>(
         &'a self,
         who: &'a Identity,
         vhost: &'a str,
         name: &'a str,
-        offset: Option<u64>,
+        from: SeekTo,
         count: usize,
         body_limit_bytes: usize,
     ) -> Answer<'a, Vec<PeekedMessage>>;

@@ -333,8 +333,10 @@ pub struct Stream {
     pub live: Option<bool>,
     /// The arguments it was declared with.
     pub arguments: BTreeMap<String, Value>,
-    /// How its readers share it: `exclusive`, `failover`, `shared` or `key_shared`.
+    /// How its readers share it: `exclusive`, `failover`, `shared`, `key_shared` or, for a stream, `replay`.
     pub mode: String,
+    /// For a stream that keeps anything: what.
+    pub kept: Option<Kept>,
     /// What bounds it, by declaration and policies together; without `mode`.
     pub limits: PolicySettings,
     /// Policies that count for it, the highest first.
@@ -351,6 +353,19 @@ pub struct Stream {
     pub subscriptions: Vec<Subscription>,
 }
 
+/// What a stream keeps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Offset of the oldest message.
+    pub first_offset: u64,
+    /// When that came in.
+    pub first_at_ms: u64,
+    /// Offset of the newest.
+    pub last_offset: u64,
+    /// When that came in.
+    pub last_at_ms: u64,
+}
+
 /// A member of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
@@ -360,7 +375,7 @@ pub struct Member {
     pub durable: bool,
 }
 
-/// A place to move a queue's subscription to.
+/// A place in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTo {
     /// The oldest message there is.
@@ -402,6 +417,9 @@ pub struct DeclareStream {
     /// Further arguments.
     #[serde(default)]
     pub arguments: BTreeMap<String, Value>,
+    /// For a stream: topics whose messages it keeps, as filters with `/` between levels.
+    #[serde(default)]
+    pub capture: Vec<String>,
 }
 
 /// A message as it lies in a stream.

@@ -17,7 +17,9 @@ use crate::access::{Caller, check_host, peer_of};
 use crate::backend::{Right, WhichBindings};
 use crate::error::ApiError;
 use crate::extract::{Asked, At, Given, InVhost};
-use crate::model::{Binding, Connection, DeclareStream, Exchange, PeekedMessage, Publish, Stream};
+use crate::model::{
+    Binding, Connection, DeclareStream, Exchange, PeekedMessage, Publish, SeekTo, Stream,
+};
 use crate::{App, assets, delayed, history, metrics, people, policies, retained, seek};
 
 /// Messages that one peek gives at most.
@@ -369,6 +371,21 @@ async fn purge(
 pub(crate) struct Look {
     count: Option<usize>,
     offset: Option<u64>,
+    since: Option<String>,
+}
+
+impl Look {
+    fn from(&self) -> Result<SeekTo, ApiError> {
+        match (self.offset, self.since.as_deref()) {
+            (None, None) => Ok(SeekTo::Start),
+            (Some(offset), None) => Ok(SeekTo::Offset(offset)),
+            (None, Some(since)) => match since.parse() {
+                Ok(ms) => Ok(SeekTo::TimeMs(ms)),
+                Err(_) => seek::time_of(since),
+            },
+            (Some(_), Some(_)) => Err(ApiError::bad_request("one of offset and since is needed")),
+        }
+    }
 }
 
 async fn peek(
@@ -389,7 +406,7 @@ async fn peek(
             &caller.identity,
             &vhost,
             &name,
-            look.offset,
+            look.from()?,
             count,
             PEEK_BODY_LIMIT_BYTES,
         )

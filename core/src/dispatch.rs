@@ -7,11 +7,13 @@
 //!
 //! Owns: the list of readers of one stream and the choice among several.
 //! Never: messages or offsets (`stream.rs`), rules (it is told who may receive), keys (`stream/keyed.rs`).
-//! Next: `dispatch/reader.rs`, `dispatch/ordered.rs` (one at a time); `shard/deliver.rs`, which asks and delivers.
+//! Next: `dispatch/reader.rs`, `dispatch/ordered.rs` (one at a time), `dispatch/cursor.rs` (each by itself); `shard/deliver.rs`, which asks and delivers.
 
+mod cursor;
 mod ordered;
 mod reader;
 
+pub use cursor::Cursor;
 pub use reader::{Reader, TRAVEL_UNITS_MAX, travel_units};
 
 use crate::message::Quality;
@@ -191,15 +193,19 @@ impl Readers {
 
     /// Whether any has room for a delivery that must be settled.
     pub fn any_room(&mut self) -> bool {
-        let mut from = 0;
+        self.next_with_room(0).is_some()
+    }
+
+    /// The first from a place on that has room for a delivery that must be settled.
+    pub fn next_with_room(&mut self, mut from: usize) -> Option<usize> {
         while let Some(place) = self.next_open(from, self.list.len()) {
             if self.list[place].has_room() {
-                return true;
+                return Some(place);
             }
             self.open[place / 64] &= !(1 << (place % 64));
             from = place + 1;
         }
-        false
+        None
     }
 
     /// Whether all of them together can be handed more than this many deliveries now.

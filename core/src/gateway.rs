@@ -29,7 +29,10 @@ mod topology;
 
 pub use outputs::{Close, ClosedBy, Outputs, SendBuffer};
 pub use session::{FilterName, FilterSpec, SendRetained, SessionFilter, SessionOpen, Will};
-pub use topology::{BindTo, BindingSpec, Consume, ExchangeDeclare, ExchangeKind, StreamDeclare};
+pub use topology::{
+    BindTo, BindingSpec, Consume, ExchangeDeclare, ExchangeKind, Replay, SeekTo, StreamDeclare,
+    ValueFilter,
+};
 
 use crate::authority::Principal;
 use crate::error::{ErrorKind, Refusal};
@@ -222,7 +225,7 @@ pub enum Command {
         /// What.
         binding: BindingSpec,
     },
-    /// Attach a consumer to a queue. [`Reply::Done`], `SecondConsumer`, `Locked`, `NotFound`.
+    /// Attach a consumer to a queue. [`Reply::Done`], [`Reply::Replaying`], `SecondConsumer`, `Locked`, `NotFound`.
     Consume {
         /// Answered by this.
         token: Token,
@@ -391,6 +394,8 @@ pub enum Reply {
         /// Consumers attached.
         consumers: u32,
     },
+    /// A consumer is attached to a queue that keeps what was read ([`Mode::Replay`](crate::limits::Mode::Replay)).
+    Replaying,
     /// How many messages.
     Count(u64),
     /// The answer to `Get`.

@@ -7,6 +7,7 @@
 
 pub mod address;
 pub mod authority;
+pub mod date;
 pub mod death;
 pub mod dispatch;
 pub mod error;

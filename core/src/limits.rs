@@ -23,6 +23,9 @@ pub enum Mode {
     Failover,
     /// By key: messages of one key are unsettled at one reader only, in order.
     KeyShared,
+    /// Each reader reads all of it, from a place of its own; messages stay however often they were read, until they
+    /// are too old or too much ([`StreamLimits::age_max_ms`], [`StreamLimits::bytes_max`]). Only by declaration.
+    Replay,
 }
 
 /// What happens to a publish when the stream is full.
@@ -74,6 +77,8 @@ pub struct StreamLimits {
     pub messages_max: Option<u64>,
     /// Bytes of the bodies of ready messages.
     pub bytes_max: Option<u64>,
+    /// How long messages stay, in milliseconds after they came in; only in [`Mode::Replay`].
+    pub age_max_ms: Option<u64>,
     /// What happens beyond.
     pub overflow: Overflow,
     /// How often a message may come back before it is dropped.

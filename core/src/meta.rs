@@ -8,6 +8,7 @@
 
 mod apply;
 pub mod arguments;
+mod capture;
 pub mod checkpoint;
 pub mod command;
 pub mod entry;
@@ -17,6 +18,7 @@ pub mod policy;
 #[cfg(test)]
 mod tests;
 
+pub use capture::BY_POLICY;
 pub use command::{BindingChange, BindingEnd, ExchangeSpec, MetaCommand, MetaReply, StreamSpec};
 pub use entry::{
     Binding, BindingId, Exchange, PasswordHash, Rule, Stream, StreamState, Target, User, Vhost,

@@ -13,9 +13,10 @@ mod event;
 mod question;
 mod reply;
 
+pub use crate::gateway::SeekTo;
 pub use event::{Forward, ShardEvent};
-pub use question::{Attach, HandIn, JoinGroup, OpenSession, Question, SeekTo};
-pub use reply::{GroupStat, ShardReply, StreamStat};
+pub use question::{Attach, HandIn, JoinGroup, OpenSession, Question};
+pub use reply::{GroupStat, KeptRange, ShardReply, StreamStat};
 
 use crate::address::TopicFilter;
 use crate::error::Refusal;

@@ -31,6 +31,8 @@ mod policies;
 mod questions;
 mod receipts;
 mod referred;
+mod replay;
+mod retention;
 mod room;
 mod seek;
 mod settle;
@@ -43,6 +45,7 @@ pub(crate) use checkpoint::Changes;
 pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError, Damaged};
 pub use intake::Store;
 pub use referred::JOURNAL_PAGE_BYTES;
+pub use replay::FILTER_HEADER;
 pub use setup::{Bodies, InMemory, Place, ShardLimits, ShardSetup};
 
 use crate::address::Address;
@@ -150,6 +153,8 @@ pub struct Shard<B: Place> {
     pub(crate) settles_since: Option<MonotonicMs>,
     pub(crate) receipts: receipts::Receipts,
     pub(crate) list: Vec<u32>,
+    /// Something is listed that had its share of the last round.
+    unfinished: bool,
     pub(crate) outbox: Outbox,
     pub(crate) verdicts: FxHashMap<(u64, Address), bool>,
     pub(crate) verdict_generation: u64,
@@ -212,6 +217,7 @@ impl<B: Place> Shard<B> {
             settles_since: None,
             receipts: receipts::Receipts::default(),
             list: Vec::new(),
+            unfinished: false,
             outbox: Outbox::default(),
             verdicts: FxHashMap::default(),
             verdict_generation: 0,
@@ -352,7 +358,9 @@ impl<B: Place> Shard<B> {
                     stream,
                     credit,
                 } => {
-                    self.reader(stream, consumer, |reader| reader.credit = credit);
+                    self.reader(stream, consumer, |reader| {
+                        reader.credit = replay::credit_for(reader, credit);
+                    });
                 }
                 ShardRequest::Drained {
                     consumer,

@@ -24,6 +24,7 @@ mod chunk;
 mod counts;
 mod filters;
 mod index;
+mod kept;
 mod keyed;
 mod kind;
 mod modes;

@@ -133,6 +133,7 @@ fn run(dir: &Path, body_bytes: usize, consume: bool, run: Duration) -> Figures {
             credit: 10_000,
             priority: 0,
             no_local: false,
+            replay: None,
         };
         ask(&shard, &receive, Question::Attach(attach));
     }

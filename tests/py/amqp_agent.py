@@ -30,6 +30,8 @@ def value_in(value):
     """A field value from the test's JSON."""
     if isinstance(value, dict) and set(value) == {"hex"}:
         return bytes.fromhex(value["hex"])
+    if isinstance(value, dict) and set(value) == {"time_s"}:
+        return datetime.datetime.fromtimestamp(value["time_s"], datetime.timezone.utc)
     if isinstance(value, dict):
         return {name: value_in(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -294,7 +296,7 @@ class Agent:
                     auto_ack=no_ack,
                     exclusive=exclusive,
                     consumer_tag=tag,
-                    arguments=arguments,
+                    arguments=value_in(arguments),
                 )
             }
 

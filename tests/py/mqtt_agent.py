@@ -260,14 +260,17 @@ class Agent:
         as_published=False,
         handling=0,
         identifier=None,
+        user=None,
         within_ms=10_000,
     ):
         about = None
         if self.client.protocol == mqtt.MQTTv5:
             wanted = [(f, SubscribeOptions(q, no_local, as_published, handling)) for f, q in filters]
+            about = Properties(PacketTypes.SUBSCRIBE)
             if identifier is not None:
-                about = Properties(PacketTypes.SUBSCRIBE)
                 about.SubscriptionIdentifier = identifier
+            if user is not None:
+                about.UserProperty = [tuple(pair) for pair in user]
         else:
             wanted = [(f, q) for f, q in filters]
         _, mid = self.client.subscribe(wanted, properties=about)

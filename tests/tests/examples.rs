@@ -54,6 +54,14 @@ const KEY_SHARED_WORKERS: &[&str] = &[
     "pump-6: 1 2 3 4 5, one worker at a time",
 ];
 
+const READ_AGAIN: &[&str] = &[
+    "application: 21.4 is offset 0",
+    "application: 21.6 is offset 1",
+    "application: 21.9 is offset 2",
+    "device: 21.6 is offset 1 on plant/8/temp",
+    "device: 21.9 is offset 2 on plant/8/temp",
+];
+
 const RPC: &[&str] = &[
     "server: the square of 3 is 9",
     "client: 3 squared is 9",
@@ -187,6 +195,7 @@ examples! {
     device_asks: DEVICE_ASKS,
     fan_out: FAN_OUT,
     key_shared_workers: KEY_SHARED_WORKERS,
+    read_again: READ_AGAIN,
     rpc: RPC,
 }
 

@@ -22,6 +22,7 @@ const NUMBERS = [
   ["expires_ms", "Queue goes when unused for", "milliseconds", "x-expires"],
   ["messages_max", "Messages that may wait", "count", "x-max-length"],
   ["bytes_max", "Bytes that may wait", "bytes", "x-max-length-bytes"],
+  ["age_max_ms", "A stream keeps messages for", "milliseconds", null],
   ["delivery_limit", "A message may come back", "times", "x-delivery-limit"],
 ];
 const TEXTS = [
@@ -32,22 +33,35 @@ const OVERFLOW_ARGUMENTS = { drop_oldest: "drop-head", reject: "reject-publish",
 
 const choose = (words, chosen, none) => html`<option value="" selected=${!chosen}>${none}</option>${Object.entries(words).map(([value, text]) => html`<option value=${value} selected=${chosen === value}>${text}</option>`)}`;
 
+/** Everything that a declaration of a queue can say, rather than of a stream. */
+export const OF_QUEUES = ["mode", "overflow", ...NUMBERS.filter(([, , , argument]) => argument).map(([name]) => name), ...TEXTS.map(([name]) => name)];
+
 /** Fields for everything that can be set; `only` names those that make sense here. */
 export function LimitFields({ settings = {}, only = null }) {
   const shown = (name) => !only || only.includes(name);
   const numbers = NUMBERS.filter(([name]) => shown(name));
   const texts = TEXTS.filter(([name]) => shown(name));
   return html`<div class="pair">
-    <${Field} label="Readers share it"><select name="mode">${choose(MODES, settings.mode, "not set")}</select><//>
+    ${shown("mode") && html`<${Field} label="Readers share it"><select name="mode">${choose(MODES, settings.mode, "not set")}</select><//>`}
     ${shown("overflow") && html`<${Field} label="When no more may wait"><select name="overflow">${choose(OVERFLOWS, settings.overflow, "not set")}</select><//>`}
     ${numbers.map(([name, label, unit]) => html`<${Field} key=${name} label=${label}><input name=${name} type="number" min=${name === "expires_ms" ? 1 : 0} step="1" placeholder=${unit} defaultValue=${settings[name] ?? ""} /><//>`)}
     ${texts.map(([name, label, none]) => html`<${Field} key=${name} label=${label}><input name=${name} class="mono" maxlength="255" placeholder=${none} defaultValue=${settings[name] ?? ""} /><//>`)}
+    ${shown("capture") && html`<${CaptureField} filters=${settings.capture} />`}
   </div>`;
 }
+
+/** Topics whose messages a stream keeps. */
+export function CaptureField({ filters = [] }) {
+  return html`<${Field} label="Streams keep what is published to" hint="Topic filters, separated by spaces"><input name="capture" class="mono" placeholder="sensors/+/temp" defaultValue=${filters.join(" ")} /><//>`;
+}
+
+/** The filters of a form. */
+export const captureOf = (form) => (form.get("capture") ?? "").split(/\s+/).filter(Boolean);
 
 /** What the fields of a form set. */
 export function settingsOf(form) {
   const settings = {};
+  if (captureOf(form).length) settings.capture = captureOf(form);
   for (const name of ["mode", "overflow", ...TEXTS.map(([name]) => name)]) {
     if (form.get(name)) settings[name] = form.get(name);
   }
@@ -61,7 +75,7 @@ export function settingsOf(form) {
 export function argumentsOf(settings) {
   const given = {};
   for (const [name, , , argument] of [...NUMBERS, ...TEXTS]) {
-    if (settings[name] != null) given[argument] = settings[name];
+    if (argument && settings[name] != null) given[argument] = settings[name];
   }
   if (settings.mode) given["x-subscription-mode"] = settings.mode;
   if (settings.overflow) given["x-overflow"] = OVERFLOW_ARGUMENTS[settings.overflow];
@@ -77,6 +91,8 @@ export function limitWords(settings) {
     settings.expires_ms != null && ["Goes when unused for", duration(settings.expires_ms)],
     settings.messages_max != null && ["At most waiting", `${count(settings.messages_max)} messages`],
     settings.bytes_max != null && ["At most waiting", bytes(settings.bytes_max)],
+    settings.age_max_ms != null && ["Kept for", duration(settings.age_max_ms)],
+    settings.capture?.length && ["Keeps", settings.capture.join(", ")],
     settings.overflow && ["Beyond that", OVERFLOWS[settings.overflow] ?? settings.overflow],
     settings.delivery_limit != null && ["May come back", `${count(settings.delivery_limit)} times`],
     to != null && ["Dropped ones go to", `${to || "(default)"}${settings.dead_letter_key != null ? ` with key ${settings.dead_letter_key}` : ""}`],

@@ -294,7 +294,7 @@ impl Backend for Fake {
         _: &'a Identity,
         _: &'a str,
         name: &'a str,
-        offset: Option<u64>,
+        from: SeekTo,
         count: usize,
         _: usize,
     ) -> Answer<'a, Vec<PeekedMessage>> {
@@ -307,7 +307,12 @@ impl Backend for Fake {
             {
                 Some((_, messages)) => Ok(messages
                     .iter()
-                    .filter(|message| offset.is_none_or(|offset| message.offset >= offset))
+                    .filter(|message| match from {
+                        SeekTo::Start => true,
+                        SeekTo::End => false,
+                        SeekTo::Offset(offset) => message.offset >= offset,
+                        SeekTo::TimeMs(time) => message.published_at_ms >= time,
+                    })
                     .take(count)
                     .cloned()
                     .collect()),

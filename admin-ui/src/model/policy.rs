@@ -12,7 +12,7 @@ pub struct Policy {
     pub name: String,
     /// A regular expression looked for anywhere in the name.
     pub pattern: String,
-    /// `queues`, `groups` or `all`.
+    /// `queues`, `streams`, `groups` or `all`.
     pub applies_to: String,
     /// Of several that match and set the same, the highest counts.
     pub priority: i64,
@@ -39,6 +39,9 @@ pub struct PolicySettings {
     /// Bytes of bodies that may wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
+    /// How long a stream keeps messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_max_ms: Option<u64>,
     /// `drop_oldest`, `reject` or `reject_and_dead_letter`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<String>,
@@ -51,4 +54,7 @@ pub struct PolicySettings {
     /// With this routing key; absent: the message's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_key: Option<String>,
+    /// Topics whose messages streams keep, as filters with `/` between levels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Vec<String>>,
 }

@@ -4,6 +4,7 @@
 //! Never: the choice among readers (`dispatch.rs`).
 //! Next: `shard/questions/attach.rs`, which makes most of them.
 
+use super::Cursor;
 use crate::authority::Principal;
 use crate::gateway::FilterSpec;
 use crate::message::Message;
@@ -52,6 +53,8 @@ pub struct Reader {
     pub receives_all: bool,
     /// A session's membership in a group: what its filter grants and asks. Absent for a queue's consumers.
     pub member: Option<Box<FilterSpec>>,
+    /// Its own place, where messages stay.
+    pub cursor: Option<Box<Cursor>>,
 }
 
 impl Reader {
@@ -72,6 +75,7 @@ impl Reader {
             attached: false,
             receives_all: false,
             member: None,
+            cursor: None,
         }
     }
 

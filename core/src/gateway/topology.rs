@@ -4,7 +4,7 @@
 //! Next: `session.rs`, the pieces about sessions.
 
 use crate::address::{Address, TopicFilter};
-use crate::id::ConsumerTag;
+use crate::id::{ConsumerTag, Offset, UnixMs};
 use crate::limits::StreamLimits;
 use crate::properties::Value;
 use bytes::Bytes;
@@ -120,4 +120,45 @@ pub struct Consume {
     pub priority: i32,
     /// Not what this same connection published.
     pub no_local: bool,
+    /// From where, and which messages, when the queue keeps what was read ([`Mode::Replay`]); absent is from its end
+    /// on, all. Asked of another queue it is refused (`BadRequest`).
+    ///
+    /// [`Mode::Replay`]: crate::limits::Mode::Replay
+    pub replay: Option<Box<Replay>>,
+}
+
+/// How a queue is read that keeps what was read. Such a reader settles, with a limit of what it may hold unsettled,
+/// and that only makes room: nothing leaves, and nothing comes again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The first message it gets, if that is kept; else the next one that is.
+    pub from: SeekTo,
+    /// Only some messages.
+    pub only: Option<ValueFilter>,
+    /// The right to subscribe to this is asked beside the right to consume.
+    pub subscribes: Option<TopicFilter>,
+}
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The first message that is there.
+    Start,
+    /// The last message that is there.
+    Last,
+    /// After the last message that is there.
+    End,
+    /// This offset.
+    Offset(Offset),
+    /// The first message taken in at this time or later.
+    Time(UnixMs),
+}
+
+/// Chooses messages by the value of their header [`FILTER_HEADER`](crate::shard::FILTER_HEADER).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValueFilter {
+    /// One of these values.
+    pub values: Vec<Bytes>,
+    /// Those without a value too.
+    pub unfiltered: bool,
 }

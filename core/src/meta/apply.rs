@@ -67,11 +67,13 @@ impl Meta {
                 self.vhost_name(*vhost)?;
                 check_name("policy", &policy.name)?;
                 self.policies.put(*vhost, policy.clone())?;
+                self.capture_all(*vhost);
                 self.generation += 1;
                 Ok(MetaReply::Done)
             }
             MetaCommand::DeletePolicy { vhost, name } => {
                 self.policies.remove(*vhost, name)?;
+                self.capture_all(*vhost);
                 self.generation += 1;
                 Ok(MetaReply::Done)
             }
@@ -370,6 +372,7 @@ impl Meta {
             incarnation: in_memory.then_some(self.incarnation),
             created: now,
         });
+        self.capture(id);
         Ok(MetaReply::Stream {
             id,
             shard,

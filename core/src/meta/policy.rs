@@ -8,7 +8,8 @@
 //! and meaning, a new field gets a default.
 //! Never: tells a shard (`shard/policies.rs` looks here).
 
-use super::Meta;
+use super::{Meta, Stream};
+use crate::address::TopicFilter;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, VhostId};
 use crate::limits::{DeadLetterTo, Mode, Overflow, StreamLimits};
@@ -28,13 +29,34 @@ const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AppliesTo {
-    /// Queues, by name.
+    /// Queues, by name; streams that keep their messages are queues too.
     #[default]
     Queues,
     /// Groups of sessions, by the group's name.
     Groups,
-    /// Both.
+    /// All of these.
     All,
+    /// Only streams that keep their messages, by name.
+    Streams,
+}
+
+/// What is asked after policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Queue,
+    Stream,
+    Group,
+}
+
+impl AppliesTo {
+    fn is_about(self, of: Of) -> bool {
+        match self {
+            AppliesTo::All => true,
+            AppliesTo::Queues => of != Of::Group,
+            AppliesTo::Groups => of == Of::Group,
+            AppliesTo::Streams => of == Of::Stream,
+        }
+    }
 }
 
 /// Settings for all names that match.
@@ -74,6 +96,9 @@ pub struct Settings {
     /// Bytes of ready bodies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
+    /// How long messages stay, in milliseconds; for streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_max_ms: Option<u64>,
     /// What happens beyond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<Overflow>,
@@ -83,6 +108,9 @@ pub struct Settings {
     /// Where dropped messages go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<DeadLetterTo>,
+    /// Filters of the vhost's topic exchange whose messages are kept; for streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<Vec<TopicFilter>>,
 }
 
 impl Settings {
@@ -98,9 +126,11 @@ impl Settings {
         take(&mut self.message_ttl_ms, &lower.message_ttl_ms);
         take(&mut self.messages_max, &lower.messages_max);
         take(&mut self.bytes_max, &lower.bytes_max);
+        take(&mut self.age_max_ms, &lower.age_max_ms);
         take(&mut self.overflow, &lower.overflow);
         take(&mut self.delivery_limit, &lower.delivery_limit);
         take(&mut self.dead_letter, &lower.dead_letter);
+        take(&mut self.capture, &lower.capture);
     }
 
     /// A declaration's limits with these settings added.
@@ -112,6 +142,15 @@ impl Settings {
             }
         }
         let default = StreamLimits::default();
+        if declared.mode == Mode::Replay {
+            return StreamLimits {
+                auto_delete: declared.auto_delete,
+                mode: Mode::Replay,
+                bytes_max: lower(declared.bytes_max, self.bytes_max),
+                age_max_ms: lower(declared.age_max_ms, self.age_max_ms),
+                ..default
+            };
+        }
         let unset = |mode| mode == default.mode;
         StreamLimits {
             auto_delete: declared.auto_delete,
@@ -123,6 +162,7 @@ impl Settings {
             message_ttl_ms: lower(declared.message_ttl_ms, self.message_ttl_ms),
             messages_max: lower(declared.messages_max, self.messages_max),
             bytes_max: lower(declared.bytes_max, self.bytes_max),
+            age_max_ms: None,
             overflow: match declared.overflow == default.overflow {
                 true => self.overflow.unwrap_or(declared.overflow),
                 false => declared.overflow,
@@ -164,6 +204,13 @@ impl Policies {
             let text = format!("the pattern of policy '{}': {why}", policy.name);
             Refusal::new(ErrorKind::BadRequest, text)
         };
+        if policy.settings.mode == Some(Mode::Replay) {
+            let text = format!(
+                "policy '{}': a queue is a stream by declaration only",
+                policy.name
+            );
+            return Err(Refusal::new(ErrorKind::BadRequest, text));
+        }
         if policy.pattern.len() > PATTERN_BYTES_MAX {
             return Err(bad(&format_args!("longer than {PATTERN_BYTES_MAX} bytes")));
         }
@@ -207,20 +254,15 @@ impl Policies {
     }
 
     /// Those that match a name, the highest first.
-    fn matching(&self, vhost: VhostId, groups: bool, name: &str) -> Vec<&Policy> {
-        let applies = |to: AppliesTo| match to {
-            AppliesTo::All => true,
-            AppliesTo::Groups => groups,
-            AppliesTo::Queues => !groups,
-        };
+    fn matching(&self, vhost: VhostId, of: Of, name: &str) -> Vec<&Policy> {
         let from = (vhost, Arc::from(""));
         let of_vhost = self
             .all
             .range(from..)
-            .take_while(|((of, _), _)| *of == vhost);
+            .take_while(|((at, _), _)| *at == vhost);
         let mut found: Vec<&Policy> = of_vhost
             .map(|(_, known)| known)
-            .filter(|known| applies(known.policy.applies_to) && known.pattern.is_match(name))
+            .filter(|known| known.policy.applies_to.is_about(of) && known.pattern.is_match(name))
             .map(|known| &known.policy)
             .collect();
         // Stable: of equal priorities the first by name stays first.
@@ -228,16 +270,32 @@ impl Policies {
         found
     }
 
-    fn merged(&self, vhost: VhostId, groups: bool, name: &str) -> Settings {
+    fn merged(&self, vhost: VhostId, of: Of, name: &str) -> Settings {
         let mut merged = Settings::default();
-        for policy in self.matching(vhost, groups, name) {
+        for policy in self.matching(vhost, of, name) {
             merged.complete(&policy.settings);
         }
         merged
     }
 }
 
+fn of(stream: &Stream) -> Of {
+    match stream.limits.mode {
+        Mode::Replay => Of::Stream,
+        Mode::Shared | Mode::Exclusive | Mode::Failover | Mode::KeyShared => Of::Queue,
+    }
+}
+
 impl Meta {
+    /// The filters whose messages policies keep in a registered stream.
+    pub(super) fn captured_by(&self, stream: StreamId) -> Vec<TopicFilter> {
+        let Some(stream) = self.stream_by_id(stream) else {
+            return Vec::new();
+        };
+        let settings = self.policies.merged(stream.vhost, of(stream), &stream.name);
+        settings.capture.unwrap_or_default()
+    }
+
     /// All policies.
     pub fn policies(&self) -> &Policies {
         &self.policies
@@ -248,7 +306,9 @@ impl Meta {
         let Some(stream) = self.stream_by_id(stream) else {
             return Vec::new();
         };
-        let matching = self.policies.matching(stream.vhost, false, &stream.name);
+        let matching = self
+            .policies
+            .matching(stream.vhost, of(stream), &stream.name);
         matching
             .into_iter()
             .map(|policy| policy.name.clone())
@@ -260,7 +320,7 @@ impl Meta {
         let Some(stream) = self.stream_by_id(stream) else {
             return StreamLimits::default();
         };
-        let settings = self.policies.merged(stream.vhost, false, &stream.name);
+        let settings = self.policies.merged(stream.vhost, of(stream), &stream.name);
         settings.over(&StreamLimits {
             auto_delete: stream.auto_delete,
             ..stream.limits.clone()
@@ -270,7 +330,7 @@ impl Meta {
     /// What bounds a group, and how its members share it: as the policies for its name say. A member cannot be
     /// refused once it is one, so in exclusive mode the others wait, as in failover.
     pub fn group_limits(&self, vhost: VhostId, group: &str) -> StreamLimits {
-        let mut settings = self.policies.merged(vhost, true, group);
+        let mut settings = self.policies.merged(vhost, Of::Group, group);
         if settings.mode == Some(Mode::Exclusive) {
             settings.mode = Some(Mode::Failover);
         }
@@ -279,7 +339,7 @@ impl Meta {
 
     /// The names of the policies that count for a group, the highest first.
     pub fn policies_of_group(&self, vhost: VhostId, group: &str) -> Vec<Arc<str>> {
-        let matching = self.policies.matching(vhost, true, group);
+        let matching = self.policies.matching(vhost, Of::Group, group);
         matching
             .into_iter()
             .map(|policy| policy.name.clone())
@@ -317,15 +377,15 @@ mod tests {
         policies
             .put(VhostId(1), policy("high", "^jobs", 2, high))
             .unwrap();
-        let merged = policies.merged(VhostId(1), false, "jobs.a");
+        let merged = policies.merged(VhostId(1), Of::Queue, "jobs.a");
         assert_eq!(
             (merged.mode, merged.messages_max),
             (Some(Mode::Failover), Some(99))
         );
-        let other = policies.merged(VhostId(1), false, "other");
+        let other = policies.merged(VhostId(1), Of::Queue, "other");
         assert_eq!(other.messages_max, Some(10));
         assert_eq!(
-            policies.merged(VhostId(2), false, "jobs.a"),
+            policies.merged(VhostId(2), Of::Queue, "jobs.a"),
             Settings::default()
         );
     }
@@ -348,6 +408,15 @@ mod tests {
             (both.mode, both.messages_max, both.bytes_max),
             (Mode::Failover, Some(3), Some(5))
         );
+    }
+
+    #[test]
+    fn streams_are_queues_and_something_of_their_own() {
+        let about = |to: AppliesTo| [Of::Queue, Of::Stream, Of::Group].map(|of| to.is_about(of));
+        assert_eq!(about(AppliesTo::Queues), [true, true, false]);
+        assert_eq!(about(AppliesTo::Streams), [false, true, false]);
+        assert_eq!(about(AppliesTo::Groups), [false, false, true]);
+        assert_eq!(about(AppliesTo::All), [true, true, true]);
     }
 
     #[test]

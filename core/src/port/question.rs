@@ -7,8 +7,8 @@
 use super::{ConsumerKey, GroupKey, Member, ReadingKey};
 use crate::address::{Address, TopicFilter};
 use crate::authority::Principal;
-use crate::gateway::{FilterSpec, OnceKey};
-use crate::id::{ConnectionId, ConsumerTag, ExchangeId, Offset, StreamId, UnixMs, VhostId};
+use crate::gateway::{FilterSpec, OnceKey, Replay, SeekTo};
+use crate::id::{ConnectionId, ConsumerTag, ExchangeId, Offset, StreamId, VhostId};
 use crate::limits::StreamLimits;
 use crate::message::Message;
 use crate::will::SavedWill;
@@ -62,7 +62,8 @@ pub enum Question {
     },
     /// Move a queue's subscription: ready messages below the place leave; what is there or above and not settled
     /// comes back to its place, taken from its holders. Reply `Count` of messages that left; `NotSupported` for
-    /// sessions. Messages that were settled are gone and do not come back.
+    /// sessions and for streams that each reader reads from a place of its own. Messages that were settled are gone and
+    /// do not come back.
     Seek {
         /// Which.
         stream: StreamId,
@@ -75,8 +76,8 @@ pub enum Question {
     Peek {
         /// Which.
         stream: StreamId,
-        /// Not those below this offset.
-        from: Offset,
+        /// From this place on.
+        from: SeekTo,
         /// How many at most.
         count: u32,
     },
@@ -87,7 +88,7 @@ pub enum Question {
         /// How many at most.
         count: u32,
     },
-    /// Attach a consumer. Reply `Done`.
+    /// Attach a consumer. Reply `Done`, or `Replaying` where messages stay.
     Attach(Attach),
     /// Detach it, leaving what it holds. Reply `Done`.
     Detach {
@@ -247,19 +248,6 @@ pub enum Question {
     Flush,
 }
 
-/// A place in a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekTo {
-    /// The first message that is there.
-    Start,
-    /// After the last message that is there.
-    End,
-    /// This offset.
-    Offset(Offset),
-    /// The first message taken in at this time or later.
-    Time(UnixMs),
-}
-
 /// A consumer to attach.
 #[derive(Clone, Debug)]
 pub struct Attach {
@@ -281,6 +269,8 @@ pub struct Attach {
     pub priority: i32,
     /// Not what the same connection published.
     pub no_local: bool,
+    /// From where and what, where messages stay.
+    pub replay: Option<Box<Replay>>,
 }
 
 /// A session to open.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub enum ShardReply {
     /// Nothing more to say.
     Done,
+    /// A consumer is attached where messages stay.
+    Replaying,
     /// How many.
     Count(u64),
     /// Counts of a stream.
@@ -124,6 +126,21 @@ pub struct StreamStat {
     pub rejected: u64,
     /// What bounds it.
     pub limits: StreamLimits,
+    /// What it keeps, when it is read by replaying and keeps anything.
+    pub kept: Option<KeptRange>,
+}
+
+/// What a stream keeps for whoever reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptRange {
+    /// Of the oldest message.
+    pub first: Offset,
+    /// When that came in.
+    pub first_at: UnixMs,
+    /// Of the newest message.
+    pub last: Offset,
+    /// When that came in.
+    pub last_at: UnixMs,
 }
 
 /// A group, for people.

@@ -216,6 +216,13 @@ pub enum Change {
         /// All of them.
         limits: AsJson<StreamLimits>,
     },
+    /// A stream that keeps its messages for a time lets go of the oldest.
+    Trim {
+        /// Which.
+        stream: StreamId,
+        /// The first offset that is kept.
+        first: Offset,
+    },
 }
 
 /// The limits that the first form of a record had.

@@ -244,6 +244,7 @@ impl<B: Place> Shard<B> {
             Change::Settled { stream, ranges } => {
                 self.remove_ranges(stream, &ranges);
             }
+            Change::Trim { stream, first } => self.apply_trim(stream, first),
             Change::Taken { stream, key } => self.apply_taken(mark, stream, key),
             Change::Forgotten { stream, key } => self.apply_forgotten(mark, stream, key),
             Change::SetLimits { stream, limits } => self.apply_limits(mark, stream, limits.0),

@@ -25,11 +25,22 @@ impl<B: Place> Shard<B> {
             self.renew_rights();
         }
         let mut listed = std::mem::take(&mut self.list);
+        self.unfinished = false;
         for place in listed.drain(..) {
             let Some(mut stream) = self.streams[place as usize].take() else {
                 continue;
             };
             stream.listed = false;
+            if stream.replays() {
+                let more =
+                    self.dispatch_replay(&mut stream, bodies) | self.retain(now, &mut stream);
+                self.streams[place as usize] = Some(stream);
+                if more {
+                    self.unfinished = true;
+                    self.list(place);
+                }
+                continue;
+            }
             self.dispatch_stream(now, &mut stream, bodies);
             if stream.session().is_none() {
                 self.enforce(now, &mut stream);
@@ -73,6 +84,8 @@ impl<B: Place> Shard<B> {
                 None => return,
             },
             Mode::KeyShared => return self.dispatch_keyed(now, stream, bodies),
+            // Each reader by itself (`replay.rs`).
+            Mode::Replay => return,
         };
         while let Some(offset) = stream.next() {
             let room = match only {

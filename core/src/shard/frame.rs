@@ -74,6 +74,9 @@ impl<B: Place> Shard<B> {
 
     /// When [`Shard::timeout`] wants to be called.
     pub fn poll_timeout(&self) -> MonotonicMs {
+        if self.unfinished {
+            return MonotonicMs(0);
+        }
         let wakes = [self.limiter.wake_at(), self.delays.wake_at()];
         let tick = wakes.into_iter().flatten().fold(self.next_tick, Ord::min);
         match self.settles_since {

@@ -16,7 +16,7 @@ use crate::death::DeathReason;
 use crate::error::ErrorKind;
 use crate::gateway::PublishOutcome;
 use crate::id::{MonotonicMs, Now, Sequence, StreamId, UnixMs, VhostId, WorkerId};
-use crate::limits::{Overflow, StreamLimits};
+use crate::limits::{Mode, Overflow, StreamLimits};
 use crate::message::Message;
 use crate::port::{ConsumerKey, Extra, ShardEvent, ShardReply};
 use crate::record::Mark;
@@ -84,7 +84,7 @@ impl Limiter {
         self.uses.remove(&id);
     }
 
-    fn arm(&mut self, id: StreamId, bounds: &mut Bounds, due: UnixMs) {
+    pub(super) fn arm(&mut self, id: StreamId, bounds: &mut Bounds, due: UnixMs) {
         if bounds.due != due {
             self.due.remove(&(bounds.due, id));
             bounds.due = due;
@@ -97,6 +97,9 @@ impl Limiter {
 
 /// When a message ends that a stream takes in at `clock`: 0 is never.
 pub(super) fn end_of(message: &Message, limits: &StreamLimits, clock: UnixMs) -> UnixMs {
+    if limits.mode == Mode::Replay {
+        return UnixMs(0);
+    }
     let own = message.expires.unwrap_or_default();
     match limits.message_ttl_ms.map(|ms| clock.after(ms)) {
         Some(end) if own.0 == 0 || end < own => end,
@@ -269,6 +272,10 @@ impl<B: Place> Shard<B> {
             stream.touch();
             stream.limits = limits;
             self.limiter.watch(stream);
+            if stream.replays() {
+                // The next look finds when the oldest is too old now.
+                self.limiter.arm(id, &mut stream.bounds, UnixMs(0));
+            }
             self.list(place);
         }
         self.answer(mark, ShardReply::Done);

@@ -39,6 +39,7 @@ impl<B: Place> Shard<B> {
                 false => stream.next(),
             },
             Mode::KeyShared => self.next_free(now, stream, taker, bodies),
+            Mode::Replay => None,
         }
     }
 

@@ -10,6 +10,7 @@ mod stat;
 
 pub(super) use stat::stat;
 
+use super::seek::place_in;
 use super::values::PageOf;
 use super::{Bodies, Place, Shard, Store};
 use crate::error::{ErrorKind, Refusal};
@@ -65,6 +66,10 @@ impl<B: Place> Shard<B> {
                 Err(Refusal::new(ErrorKind::InUse, "the queue has consumers"))
             }
             Question::Purge { stream: id } => match self.stream_mut(id) {
+                Some(stream) if stream.replays() => {
+                    let why = format!("messages are not removed from stream '{}'", stream.name);
+                    Err(Refusal::new(ErrorKind::NotSupported, why))
+                }
                 Some(stream) => {
                     let ranges = stream.leave_ready();
                     return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
@@ -107,8 +112,9 @@ impl<B: Place> Shard<B> {
                 count,
             } => match self.stream_mut(stream) {
                 Some(stream) => {
+                    let from = place_in(stream, from, bodies);
                     let places: Vec<_> = stream
-                        .present_from(from.0)
+                        .present_from(from)
                         .take(count as usize)
                         .map(|(offset, tries, entry)| (offset, tries, entry.body))
                         .collect();
@@ -122,7 +128,7 @@ impl<B: Place> Shard<B> {
             Question::Delayed { exchange, count } => {
                 Ok(ShardReply::Delayed(self.delayed(exchange, count, bodies)))
             }
-            Question::Attach(attach) => self.attach(attach).map(|()| ShardReply::Done),
+            Question::Attach(attach) => self.attach(attach),
             Question::Detach { consumer, stream } => {
                 self.detach(stream, consumer, false);
                 self.outbox.settle_order(consumer.connection);

@@ -28,12 +28,11 @@ impl<B: Place> Shard<B> {
             let why = "a session's stream has no other place than its own";
             return Err(Refusal::new(ErrorKind::NotSupported, why));
         }
-        let target = match to {
-            SeekTo::Start => 0,
-            SeekTo::End => stream.end(),
-            SeekTo::Offset(offset) => offset.0.min(stream.end()),
-            SeekTo::Time(time) => first_since(stream, time, bodies),
-        };
+        if stream.replays() {
+            let why = "each reader of a stream has a place of its own";
+            return Err(Refusal::new(ErrorKind::NotSupported, why));
+        }
+        let target = place_in(stream, to, bodies);
         for holder in stream.take_back(target) {
             stream.readers.lighten(holder);
         }
@@ -42,6 +41,22 @@ impl<B: Place> Shard<B> {
         stream.tally.settled += before - stream.ready();
         self.list(place);
         Ok(ranges)
+    }
+}
+
+/// The offset of a place.
+pub(super) fn place_in<B: Place>(
+    stream: &Stream<B>,
+    to: SeekTo,
+    bodies: &mut dyn Bodies<B>,
+) -> u64 {
+    match to {
+        _ if stream.replays() => stream.place_of(to),
+        SeekTo::Start => 0,
+        SeekTo::Last => stream.end().saturating_sub(1),
+        SeekTo::End => stream.end(),
+        SeekTo::Offset(offset) => offset.0.min(stream.end()),
+        SeekTo::Time(time) => first_since(stream, time, bodies),
     }
 }
 

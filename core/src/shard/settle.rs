@@ -40,6 +40,11 @@ impl<B: Place> Shard<B> {
         let Some(mut stream) = self.streams[place as usize].take() else {
             return;
         };
+        if stream.replays() {
+            Self::settle_replayed(&mut stream, key, (first, last), outcome);
+            self.streams[place as usize] = Some(stream);
+            return self.list(place);
+        }
         if let Some(number) = stream.readers.find(key).map(|reader| reader.number) {
             let mut count = 0;
             let top = last.0.min(stream.end().saturating_sub(1));
@@ -150,7 +155,8 @@ impl<B: Place> Shard<B> {
             return;
         };
         let was_attached = std::mem::replace(&mut reader.attached, false);
-        let holds = reader.held > 0;
+        // Where messages stay, what it holds is nobody's business when it is gone.
+        let holds = reader.held > 0 && reader.cursor.is_none();
         if all || !holds {
             stream.readers.remove(key);
         }

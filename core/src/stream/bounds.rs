@@ -30,6 +30,8 @@ pub struct Bounds {
     /// Messages that were let in and are not stored yet, with the bytes of their bodies; counted only where further
     /// ones may be refused.
     pub coming: Volume,
+    /// Where messages stay: the oldest, with the bytes of their bodies, that are to go and are not gone yet.
+    pub going: Volume,
 }
 
 impl<B: Place> Stream<B> {

@@ -22,7 +22,7 @@ impl<B: Place> Stream<B> {
         // Somebody else may be served now who may receive what was set aside.
         self.recall_aside();
         match mode {
-            Mode::Shared | Mode::Failover => Vec::new(),
+            Mode::Shared | Mode::Failover | Mode::Replay => Vec::new(),
             Mode::Exclusive => self.readers.surplus(),
             Mode::KeyShared => {
                 let held = self.listed(self.base);

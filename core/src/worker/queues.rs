@@ -323,6 +323,10 @@ impl Worker {
         } else {
             self.queue(connection, state, &consume.stream, Action::Consume)?
         };
+        let subscribes = consume.replay.as_deref();
+        if let Some(filter) = subscribes.and_then(|replay| replay.subscribes.as_ref()) {
+            self.allow(&here, Action::Subscribe, Resource::Filter(filter))?;
+        }
         if state.readers.len() >= self.limits.consumers_max {
             let why = format!(
                 "the connection has {} consumers, which is the limit",
@@ -363,6 +367,7 @@ impl Worker {
             credit: consume.credit,
             priority: consume.priority,
             no_local: consume.no_local,
+            replay: consume.replay,
         };
         self.ask_shard(
             now,

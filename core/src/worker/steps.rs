@@ -312,7 +312,11 @@ impl Worker {
                 if result.is_err() {
                     self.with(connection, |state| drop(state.readers.remove(&tag)));
                 }
-                self.done(connection, token, result.map(|_| Reply::Done));
+                let reply = result.map(|reply| match reply {
+                    ShardReply::Replaying => Reply::Replaying,
+                    _ => Reply::Done,
+                });
+                self.done(connection, token, reply);
             }
             Step::Cancelled { token, tag } => {
                 self.with(connection, |state| {

@@ -276,6 +276,7 @@ impl Model {
         let mut waiting = before.filter(|told| told.state == State::Waiting);
         match self.mode {
             Mode::Shared => {}
+            Mode::Replay => unreachable!("replay.rs has a model of its own"),
             Mode::Exclusive | Mode::Failover => {
                 assert_eq!(waiting.next().map(|told| told.key), None, "before {number}");
                 let mut all = self.open();
@@ -316,6 +317,7 @@ impl Model {
             all.filter(|told| told.state == State::Waiting)
         };
         let stuck = match self.mode {
+            Mode::Replay => unreachable!("replay.rs has a model of its own"),
             Mode::Shared => waiting()
                 .next()
                 .filter(|_| self.members.iter().any(|one| has_room(&one))),

@@ -684,6 +684,7 @@ pub fn reader(queue: &str, consumer: ConsumerTag, credit: u32) -> Consume {
         credit,
         priority: 0,
         no_local: false,
+        replay: None,
     }
 }
 

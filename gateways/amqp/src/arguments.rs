@@ -2,9 +2,11 @@
 //!
 //! A name the broker would have to act on and does not yet is refused with 540 and named, never
 //! ignored; a name nobody gives a meaning is kept and compared at redeclaration, as deployed brokers do.
-//! Owns exchanges, bindings and consumers; `queue` reads those of queues. Never: what an accepted argument
-//! does.
+//! Owns exchanges and bindings; `queue` reads those of queues, `consume` those of consumers. Never: what an accepted
+//! argument does.
 
+mod consume;
+mod duration;
 mod queue;
 
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
+pub use self::consume::{ConsumeArguments, consumer};
 pub use self::queue::{Flags, QueueArguments, QueueKind, queue, queue_of};
 use crate::error::{AmqpError, ReplyCode};
 use crate::map::neutral_value;
@@ -19,14 +22,6 @@ use crate::wire::table::{Table, Value};
 
 /// Arguments of an exchange that ask for something not built.
 const EXCHANGE_NOT_BUILT: [&str; 1] = ["x-message-deduplication"];
-
-/// Arguments of a consumer that ask for something not built.
-const CONSUME_NOT_BUILT: [&str; 4] = [
-    "x-stream-filter",
-    "x-stream-match-unfiltered",
-    "x-stream-offset",
-    "x-credit",
-];
 
 /// The argument of an exchange that names who takes what it cannot route.
 pub const ALTERNATE: &str = "alternate-exchange";
@@ -119,21 +114,6 @@ pub fn binding(table: Table<'_>) -> Result<(Arguments, bool), AmqpError> {
     Ok((rest, retained))
 }
 
-/// The priority of a consumer.
-///
-/// # Errors
-/// 540 for what is not built, 406 when `x-priority` is no integer.
-pub fn consumer_priority(table: Table<'_>) -> Result<i32, AmqpError> {
-    refuse(table, &CONSUME_NOT_BUILT, "a consumer")?;
-    match table.first("x-priority") {
-        None => Ok(0),
-        Some(value) => value
-            .as_i64()
-            .and_then(|n| i32::try_from(n).ok())
-            .ok_or_else(|| invalid("'x-priority' for consumer: must be an integer".to_owned())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,17 +128,11 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_refused_by_name() {
-        let raw = of("x-stream-offset", Value::text("first"));
-        let error = consumer_priority(Table::new(&raw).unwrap()).unwrap_err();
+        let raw = of("x-message-deduplication", Value::Bool(true));
+        let error = exchange(Table::new(&raw).unwrap()).unwrap_err();
         assert_eq!(
             (error.code, error.scope),
             (ReplyCode::NOT_IMPLEMENTED, Scope::Connection)
-        );
-        assert!(error.text.contains("x-stream-offset"));
-        let raw = of("x-message-deduplication", Value::Bool(true));
-        assert_eq!(
-            exchange(Table::new(&raw).unwrap()).unwrap_err().code,
-            ReplyCode::NOT_IMPLEMENTED
         );
     }
 
@@ -189,16 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn consumer_priority_is_an_integer_of_any_width() {
-        let raw = of("x-priority", Value::I8(-3));
-        assert_eq!(consumer_priority(Table::new(&raw).unwrap()), Ok(-3));
-        let raw = of("x-priority", Value::text("high"));
-        assert_eq!(
-            consumer_priority(Table::new(&raw).unwrap())
-                .unwrap_err()
-                .code,
-            ReplyCode::PRECONDITION_FAILED
-        );
+    fn a_match_is_one_of_four() {
         let raw = of("x-match", Value::text("some"));
         assert_eq!(
             binding(Table::new(&raw).unwrap()).unwrap_err().code,

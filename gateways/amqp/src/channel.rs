@@ -162,8 +162,19 @@ pub struct Consumer {
     pub credit: u32,
     /// It was cancelled or its channel closed: deliveries on their way go back.
     pub detaching: bool,
-    /// Its queue says how often a message came back.
-    pub counts_returns: bool,
+    /// What its deliveries are stamped with.
+    pub told: Told,
+}
+
+/// What a queue tells with each delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// How often the message came back, if it did.
+    Returns,
+    /// Its offset.
+    Offset,
 }
 
 /// What stands for the pseudo-queue of answers on a channel.

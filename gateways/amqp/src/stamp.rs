@@ -1,10 +1,11 @@
 //! What the broker itself writes into the properties of a message it delivers.
 //!
 //! Properties are relayed as they came; only a message that was dropped on its way, that came back to a
-//! queue that counts, or whose properties do not fit into the client's frames gets them written anew.
+//! queue that counts, that comes from a stream, or whose properties do not fit into the client's frames gets them written anew.
 //! Owns the names of those headers. Never: when one of this happened (core says so).
 
 use anabranch_core::death::{Death, DeathReason, Deaths};
+use anabranch_core::id::Offset;
 use anabranch_core::message::{Message, OriginTag};
 use bytes::Bytes;
 
@@ -27,6 +28,8 @@ const FIRST_AND_LAST: [&str; 6] = [
 ];
 /// How often the message came back to its queue.
 const H_DELIVERY_COUNT: &str = "x-delivery-count";
+/// The place of a message in its stream.
+const H_STREAM_OFFSET: &str = "x-stream-offset";
 /// Headers were left out, since the properties did not fit into a frame.
 const H_TRUNCATED: &str = "x-truncated";
 
@@ -127,18 +130,38 @@ fn told(death: &Death, origin: OriginTag) -> TableWriter {
     table
 }
 
-/// The properties with the number of times the message came back.
-pub fn with_delivery_count(raw: &[u8], count: u32) -> Bytes {
-    let Ok(properties) = Properties::walk(raw) else {
-        return Bytes::copy_from_slice(raw);
-    };
-    with_headers(
-        properties,
-        |name| name != H_DELIVERY_COUNT.as_bytes(),
-        |headers| {
-            headers.named(H_DELIVERY_COUNT, Value::I64(count.into()));
-        },
-    )
+/// What a queue tells with a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// How often the message came back.
+    Returns(u32),
+    /// Its place in the stream.
+    Offset(Offset),
+}
+
+impl Stamp {
+    /// Of an attempt, when it is not the first.
+    pub fn returns(attempt: u32) -> Option<Stamp> {
+        (attempt > 1).then(|| Stamp::Returns(attempt - 1))
+    }
+
+    /// The properties with it, in place of what a client may have written there.
+    pub fn onto(self, raw: &[u8]) -> Bytes {
+        let Ok(properties) = Properties::walk(raw) else {
+            return Bytes::copy_from_slice(raw);
+        };
+        let (stamped, number) = match self {
+            Stamp::Returns(count) => (H_DELIVERY_COUNT, count.into()),
+            Stamp::Offset(offset) => (H_STREAM_OFFSET, i64::try_from(offset.0).unwrap_or(i64::MAX)),
+        };
+        with_headers(
+            properties,
+            |name| name != stamped.as_bytes(),
+            |headers| {
+                headers.named(stamped, Value::I64(number));
+            },
+        )
+    }
 }
 
 /// The properties in at most `room_bytes`: without their largest headers, as few as can be, and marked as
@@ -293,7 +316,7 @@ mod tests {
             ..Properties::default()
         }
         .to_bytes();
-        let counted = with_delivery_count(&raw, 2);
+        let counted = Stamp::Returns(2).onto(&raw);
         let headers = Properties::walk(&counted).unwrap().headers.unwrap();
         assert_eq!(headers.iter().count(), 1);
         assert_eq!(headers.first(H_DELIVERY_COUNT), Some(Value::I64(2)));

@@ -349,6 +349,7 @@ fn question(command: &Command) -> Option<Token> {
         | Command::Enter { token, .. }
         | Command::OpenSession { token, .. }
         | Command::Subscribe { token, .. }
+        | Command::Consume { token, .. }
         | Command::Unsubscribe { token, .. }
         | Command::Receive { token, .. } => Some(*token),
         Command::Forget { token, .. } if *token != Token::NONE => Some(*token),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anabranch_admin::backend::{BackendError, Identity};
-use anabranch_admin::model::{BodyEncoding, PeekedMessage, Publish};
+use anabranch_admin::model::{BodyEncoding, PeekedMessage, Publish, SeekTo};
 use anabranch_core::address::Address;
 use anabranch_core::authority::{Action, Resource};
 use anabranch_core::error::{ErrorKind, Refusal};
@@ -22,6 +22,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
+use super::seek::place_of;
 use super::value::{table_from_json, table_to_json, text};
 use super::{Done, NodeBackend, refused};
 use crate::gateways;
@@ -138,7 +139,7 @@ impl NodeBackend {
         who: &Identity,
         vhost: &str,
         name: &str,
-        (offset, count): (Option<u64>, usize),
+        (from, count): (SeekTo, usize),
         body_limit_bytes: usize,
     ) -> Done<Vec<PeekedMessage>> {
         let place = self.place(vhost, name).await?;
@@ -150,7 +151,7 @@ impl NodeBackend {
         self.allow(who, Action::Peek, vhost, resource)?;
         let question = Question::Peek {
             stream: place.stream,
-            from: Offset(offset.unwrap_or(0)),
+            from: place_of(from),
             count: u32::try_from(count).unwrap_or(u32::MAX),
         };
         let found = match self

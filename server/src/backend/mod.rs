@@ -377,11 +377,11 @@ impl Backend for NodeBackend {
         who: &'a Identity,
         vhost: &'a str,
         name: &'a str,
-        offset: Option<u64>,
+        from: SeekTo,
         count: usize,
         body_limit_bytes: usize,
     ) -> Answer<'a, Vec<PeekedMessage>> {
-        Box::pin(self.look(who, vhost, name, (offset, count), body_limit_bytes))
+        Box::pin(self.look(who, vhost, name, (from, count), body_limit_bytes))
     }
 
     fn publish<'a>(&'a self, who: &'a Identity, message: Publish) -> Answer<'a, u64> {
@@ -406,8 +406,8 @@ impl Backend for NodeBackend {
         Box::pin(async move { list })
     }
 
-    fn put_policy<'a>(&'a self, _: &'a Identity, policy: Policy) -> Answer<'a, ()> {
-        Box::pin(self.store_policy(policy))
+    fn put_policy<'a>(&'a self, who: &'a Identity, policy: Policy) -> Answer<'a, ()> {
+        Box::pin(self.store_policy(who, policy))
     }
 
     fn delete_policy<'a>(

@@ -4,17 +4,20 @@
 
 use std::sync::Arc;
 
-use anabranch_admin::backend::BackendError;
-use anabranch_admin::model::{Policy, PolicySettings};
+use anabranch_admin::backend::{BackendError, Identity};
+use anabranch_admin::model::{DeclareStream, Policy, PolicySettings};
+use anabranch_core::address::TopicFilter;
 use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
 use anabranch_core::meta::MetaCommand;
 use anabranch_core::meta::policy::{AppliesTo, Policy as Stored, Settings};
+use bytes::Bytes;
 
 use super::{Done, NodeBackend};
 use crate::gateways;
 
-const APPLIES_TO: [(&str, AppliesTo); 3] = [
+const APPLIES_TO: [(&str, AppliesTo); 4] = [
     ("queues", AppliesTo::Queues),
+    ("streams", AppliesTo::Streams),
     ("groups", AppliesTo::Groups),
     ("all", AppliesTo::All),
 ];
@@ -43,8 +46,13 @@ impl NodeBackend {
         Ok(list)
     }
 
-    pub(super) async fn store_policy(&self, policy: Policy) -> Done<()> {
+    /// A policy that captures into one stream by its whole name makes the stream when it is not there.
+    pub(super) async fn store_policy(&self, who: &Identity, policy: Policy) -> Done<()> {
         let vhost = self.vhost(&policy.vhost)?;
+        let captures = policy.settings.capture.as_ref();
+        let captures = captures.is_some_and(|filters| !filters.is_empty());
+        let named = captures.then(|| whole_name(&policy.pattern)).flatten();
+        let vhost_name = policy.vhost.clone();
         let stored = Stored {
             name: Arc::from(policy.name),
             pattern: Arc::from(policy.pattern),
@@ -53,7 +61,19 @@ impl NodeBackend {
             settings: settings(policy.settings)?,
         };
         let policy = stored;
-        self.put(MetaCommand::PutPolicy { vhost, policy }).await
+        self.put(MetaCommand::PutPolicy { vhost, policy }).await?;
+        match named {
+            Some(name) if self.parts.fabric.meta().stream(vhost, &name).is_none() => {
+                let declare = DeclareStream {
+                    kind: "stream".to_owned(),
+                    durable: true,
+                    ..DeclareStream::default()
+                };
+                self.add_stream(who, &vhost_name, &name, declare).await?;
+                Ok(())
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     pub(super) async fn drop_policy(&self, vhost: &str, name: &str) -> Done<()> {
@@ -61,6 +81,36 @@ impl NodeBackend {
         let name = Arc::from(name);
         self.put(MetaCommand::DeletePolicy { vhost, name }).await
     }
+}
+
+/// The only name that a pattern matches, when it is written as one: `^` in front, `$` behind, and nothing special
+/// between but what is escaped.
+fn whole_name(pattern: &str) -> Option<String> {
+    let inner = pattern.strip_prefix('^')?.strip_suffix('$')?;
+    let mut name = String::new();
+    let mut letters = inner.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => name.push(letters.next().filter(char::is_ascii_punctuation)?),
+            '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' => {
+                return None;
+            }
+            plain => name.push(plain),
+        }
+    }
+    (!name.is_empty()).then_some(name)
+}
+
+/// Filters as devices write them.
+fn filters(given: &[String]) -> Done<Vec<TopicFilter>> {
+    let read = given.iter().map(|text| topic_filter(text));
+    read.collect()
+}
+
+/// A filter with `/` between levels.
+pub(super) fn topic_filter(text: &str) -> Done<TopicFilter> {
+    TopicFilter::new(Bytes::copy_from_slice(text.as_bytes()))
+        .map_err(|error| BackendError::Invalid(format!("capture {text:?}: {error}")))
 }
 
 /// What a word of the API stands for.
@@ -80,6 +130,7 @@ pub(super) fn mode_word(mode: Mode) -> &'static str {
         Mode::Exclusive => "exclusive",
         Mode::Failover => "failover",
         Mode::KeyShared => "key_shared",
+        Mode::Replay => "replay",
     }
 }
 
@@ -115,19 +166,22 @@ fn settings(given: PolicySettings) -> Done<Settings> {
         message_ttl_ms: given.message_ttl_ms,
         messages_max: given.messages_max,
         bytes_max: given.bytes_max,
+        age_max_ms: given.age_max_ms,
         overflow: overflow.transpose()?,
         delivery_limit: given.delivery_limit,
         dead_letter: given.dead_letter_exchange.map(|exchange| DeadLetterTo {
             exchange: Arc::from(exchange),
             key,
         }),
+        capture: given.capture.as_deref().map(filters).transpose()?,
     })
 }
 
 /// What bounds a stream, worded as a policy's settings, without its mode.
 pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
     let bounded = limits.messages_max.is_some() || limits.bytes_max.is_some();
-    let overflow = bounded.then(|| overflow_word(limits.overflow).to_owned());
+    let overflows = bounded && limits.mode != Mode::Replay;
+    let overflow = overflows.then(|| overflow_word(limits.overflow).to_owned());
     let (dead_letter_exchange, dead_letter_key) = dead_letter_words(limits.dead_letter.as_ref());
     PolicySettings {
         mode: None,
@@ -135,10 +189,12 @@ pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
         message_ttl_ms: limits.message_ttl_ms,
         messages_max: limits.messages_max,
         bytes_max: limits.bytes_max,
+        age_max_ms: limits.age_max_ms,
         overflow,
         delivery_limit: limits.delivery_limit,
         dead_letter_exchange,
         dead_letter_key,
+        capture: None,
     }
 }
 
@@ -160,6 +216,7 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
         pattern: policy.pattern.to_string(),
         applies_to: match policy.applies_to {
             AppliesTo::Queues => "queues",
+            AppliesTo::Streams => "streams",
             AppliesTo::Groups => "groups",
             AppliesTo::All => "all",
         }
@@ -171,10 +228,35 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
             message_ttl_ms: settings.message_ttl_ms,
             messages_max: settings.messages_max,
             bytes_max: settings.bytes_max,
+            age_max_ms: settings.age_max_ms,
             overflow: settings.overflow.map(|word| overflow_word(word).to_owned()),
             delivery_limit: settings.delivery_limit,
             dead_letter_exchange,
             dead_letter_key,
+            capture: settings.capture.as_ref().map(|filters| {
+                let words = filters.iter().map(|filter| filter.as_str().to_owned());
+                words.collect()
+            }),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_one_name_when_it_is_written_as_one() {
+        for (pattern, name) in [
+            ("^telemetry$", Some("telemetry")),
+            (r"^a\.b$", Some("a.b")),
+            ("telemetry", None),
+            ("^a.b$", None),
+            ("^(a|b)$", None),
+            (r"^\d$", None),
+            ("^$", None),
+        ] {
+            assert_eq!(whole_name(pattern).as_deref(), name, "{pattern}");
+        }
     }
 }

@@ -29,17 +29,22 @@ impl NodeBackend {
         }
         let question = Question::Seek {
             stream: place.stream,
-            to: match to {
-                SeekTo::Start => Place::Start,
-                SeekTo::End => Place::End,
-                SeekTo::Offset(offset) => Place::Offset(Offset(offset)),
-                SeekTo::TimeMs(time) => Place::Time(UnixMs(time)),
-            },
+            to: place_of(to),
         };
         let answer = self.parts.asker.ask(place.shard, question).await;
         match answer.map_err(refused)? {
             ShardReply::Count(left) => Ok(left),
             _ => Ok(0),
         }
+    }
+}
+
+/// A place as core has it.
+pub(super) fn place_of(to: SeekTo) -> Place {
+    match to {
+        SeekTo::Start => Place::Start,
+        SeekTo::End => Place::End,
+        SeekTo::Offset(offset) => Place::Offset(Offset(offset)),
+        SeekTo::TimeMs(time) => Place::Time(UnixMs(time)),
     }
 }

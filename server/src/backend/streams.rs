@@ -10,18 +10,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anabranch_admin::backend::{BackendError, Identity};
-use anabranch_admin::model::{DeclareStream, Member, Stream, Subscription};
+use anabranch_admin::model::{DeclareStream, Kept, Member, Stream, Subscription};
+use anabranch_core::address::{Address, TopicFilter};
 use anabranch_core::authority::{Action, Resource};
-use anabranch_core::gateway::{Command, Reply, StreamDeclare};
+use anabranch_core::gateway::{BindTo, BindingSpec, Command, Reply, StreamDeclare};
 use anabranch_core::id::{ShardId, StreamId};
+use anabranch_core::limits::Mode;
 use anabranch_core::meta::{Meta, Stream as Registered, StreamState};
 use anabranch_core::port::{GroupStat, Question, ShardReply, StreamStat};
+use anabranch_core::properties::Value as Neutral;
 use anabranch_driver::Call;
+use bytes::Bytes;
 
-use super::policies::{limit_words, mode_word};
+use super::policies::{limit_words, mode_word, topic_filter};
 use super::value::{table_from_json, table_to_json};
 use super::{Done, NodeBackend, refused};
 use crate::gateways;
+
+/// The argument by which applications declare a stream that keeps its messages.
+const QUEUE_TYPE: &str = "x-queue-type";
 
 /// Where a stream is: what is asked about it goes there.
 pub(super) struct Place {
@@ -161,23 +168,32 @@ impl NodeBackend {
         name: &str,
         declare: DeclareStream,
     ) -> Done<bool> {
-        match declare.kind.as_str() {
-            "queue" => {}
-            "stream" => {
-                let why = "streams that keep their messages are not supported yet; declare a queue";
-                return Err(BackendError::Invalid(why.to_owned()));
-            }
+        let keeps = match declare.kind.as_str() {
+            "queue" => false,
+            "stream" => true,
             other => {
                 return Err(BackendError::Invalid(format!(
-                    "kind must be queue, not {other:?}"
+                    "kind must be queue or stream, not {other:?}"
                 )));
             }
+        };
+        if !keeps && !declare.capture.is_empty() {
+            let why = "capture is for streams; bind a queue instead";
+            return Err(BackendError::Invalid(why.to_owned()));
         }
+        let captured: Vec<TopicFilter> = {
+            let read = declare.capture.iter().map(|text| topic_filter(text));
+            read.collect::<Done<_>>()?
+        };
         if name.is_empty() || name.len() > 255 || name.starts_with("amq.") {
             let why = "a queue's name has 1 to 255 bytes and does not begin with amq.";
             return Err(BackendError::Invalid(why.to_owned()));
         }
-        let given = table_from_json(&declare.arguments);
+        let mut given = table_from_json(&declare.arguments);
+        if keeps && !declare.arguments.contains_key(QUEUE_TYPE) {
+            let name = Bytes::from_static(QUEUE_TYPE.as_bytes());
+            given.push((name, Neutral::Text(Bytes::from_static(b"stream"))));
+        }
         let (limits, arguments) =
             gateways::queue_arguments(&given, declare.durable, declare.auto_delete)
                 .map_err(BackendError::Invalid)?;
@@ -199,6 +215,18 @@ impl NodeBackend {
         let token = Call::TOKEN;
         self.ask(who, vhost, Command::DeclareStream { token, declare })
             .await?;
+        for filter in captured {
+            let binding = BindingSpec {
+                exchange: Arc::from(gateways::TOPIC_EXCHANGE),
+                to: BindTo::Stream(Arc::from(name)),
+                key: Address::default(),
+                filter,
+                retained: false,
+                arguments: Vec::new(),
+            };
+            self.ask(who, vhost, Command::Bind { token, binding })
+                .await?;
+        }
         Ok(!there)
     }
 
@@ -296,7 +324,11 @@ fn row_of_queue(vhost: &str, meta: &Meta, stream: &Registered, stat: &StreamStat
     let policies = meta.policies_of_stream(stream.id);
     Stream {
         name: stream.name.to_string(),
-        kind: "queue".to_owned(),
+        kind: match limits.mode {
+            Mode::Replay => "stream",
+            Mode::Shared | Mode::Exclusive | Mode::Failover | Mode::KeyShared => "queue",
+        }
+        .to_owned(),
         durable: stream.durable,
         exclusive: stream.owner.is_some(),
         auto_delete: stream.auto_delete,
@@ -359,6 +391,12 @@ fn row(vhost: &str, mode: &str, stat: &StreamStat) -> Stream {
         rejected: stat.rejected,
         mode: mode.to_owned(),
         active: stat.active.map(|reader| reader.connection.to_string()),
+        kept: stat.kept.map(|range| Kept {
+            first_offset: range.first.0,
+            first_at_ms: range.first_at.0,
+            last_offset: range.last.0,
+            last_at_ms: range.last_at.0,
+        }),
         subscriptions: vec![Subscription {
             name: String::new(),
             mode: mode.to_owned(),

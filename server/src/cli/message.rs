@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::client::{Client, Failure};
-use super::stream::Name;
+use super::stream::{FromFlags, Name};
 use super::{Output, ServerFlags, output};
 
 /// Between two looks at a queue in which nothing new was.
@@ -58,9 +58,8 @@ pub struct FollowFlags {
     /// End after so many messages
     #[arg(long)]
     count: Option<u64>,
-    /// Begin at this offset; by default at the oldest message there is
-    #[arg(long)]
-    offset: Option<u64>,
+    #[command(flatten)]
+    from: FromFlags,
 }
 
 pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), Failure> {
@@ -112,11 +111,11 @@ pub(super) fn publish(server: &ServerFlags, flags: PublishFlags) -> Result<(), F
 
 pub(super) fn follow(server: &ServerFlags, flags: &FollowFlags) -> Result<(), Failure> {
     let client = Client::new(server)?;
-    let mut next = flags.offset;
+    let mut next = None;
     let mut left = flags.count;
     while left != Some(0) {
         let count = left.unwrap_or(LOOK_COUNT).min(LOOK_COUNT);
-        let from = next.map_or_else(String::new, |offset| format!("&offset={offset}"));
+        let from = flags.from.query(next);
         let answer = client.get(&flags.queue.path(&format!("/peek?count={count}{from}")))?;
         let messages = answer["items"].as_array().map_or(&[][..], Vec::as_slice);
         for message in messages {

@@ -52,13 +52,20 @@ pub struct PolicyFlags {
     #[arg(long, value_name = "REGEX")]
     pattern: String,
     /// What it is about; groups are those of shared subscriptions ($share/GROUP/...)
-    #[arg(long, default_value = "queues", value_parser = ["queues", "groups", "all"])]
+    #[arg(long, default_value = "queues", value_parser = ["queues", "streams", "groups", "all"])]
     applies_to: String,
     /// Of several that set the same, the highest counts
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i64,
     #[command(flatten)]
     limits: LimitFlags,
+    /// How long streams keep messages
+    #[arg(long, value_name = "MS")]
+    age_max_ms: Option<u64>,
+    /// Streams keep what is published to these topics, such as sensors/+/temp; may be given several times. With a
+    /// pattern that is one whole name (^telemetry$) the stream is made
+    #[arg(long, value_name = "FILTER")]
+    capture: Vec<String>,
 }
 
 impl Name {
@@ -69,11 +76,18 @@ impl Name {
 
 impl PolicyFlags {
     fn body(&self) -> Value {
+        let mut settings = self.limits.settings();
+        if let Some(ms) = self.age_max_ms {
+            settings.insert("age_max_ms".to_owned(), ms.into());
+        }
+        if !self.capture.is_empty() {
+            settings.insert("capture".to_owned(), self.capture.clone().into());
+        }
         json!({
             "pattern": self.pattern,
             "applies_to": self.applies_to,
             "priority": self.priority,
-            "settings": self.limits.settings(),
+            "settings": settings,
         })
     }
 }

@@ -1,5 +1,7 @@
 //! `anabranch stream`.
 
+use std::str::FromStr;
+
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -32,6 +34,10 @@ const SHOWN: &[&str] = &[
     "unacknowledged",
     "consumers",
     "bytes",
+    "kept.first_offset",
+    "kept.last_offset",
+    "kept.first_at_ms",
+    "kept.last_at_ms",
     "policies",
     "limits",
 ];
@@ -50,6 +56,8 @@ pub enum Verb {
     Show(Name),
     /// Declare a queue
     Add(Box<QueueFlags>),
+    /// Declare a stream: it keeps its messages, and each reader reads it from where it likes
+    Create(KeepFlags),
     /// Delete it with its messages
     Delete {
         #[command(flatten)]
@@ -88,7 +96,110 @@ pub enum Verb {
         /// How many
         #[arg(long, default_value_t = 10)]
         count: u32,
+        #[command(flatten)]
+        from: FromFlags,
     },
+}
+
+/// Where to begin; by default at the oldest message there is.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("from").args(["offset", "since"]))]
+pub struct FromFlags {
+    /// Begin at this offset
+    #[arg(long, value_name = "NUMBER")]
+    offset: Option<u64>,
+    /// Begin at the first message that came in then or later: 2026-01-31T08:00:00Z, or milliseconds
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+}
+
+impl FromFlags {
+    /// As a part of a query, in front of `next` when there was something already.
+    pub(super) fn query(&self, next: Option<u64>) -> String {
+        match (next.or(self.offset), &self.since) {
+            (Some(offset), _) => format!("&offset={offset}"),
+            (None, Some(since)) => format!("&since={}", encode(since)),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// A stream in words.
+#[derive(Debug, Args)]
+pub struct KeepFlags {
+    #[command(flatten)]
+    name: Name,
+    /// Keep what is published to these topics, such as sensors/+/temp; may be given several times
+    #[arg(long, value_name = "FILTER")]
+    capture: Vec<String>,
+    /// Keep messages for so long: a number and s, m, h or d, such as 7d
+    #[arg(long, value_name = "AGE")]
+    max_age: Option<Age>,
+    /// Keep so many bytes of bodies: a number, or with KiB, MiB, GiB or TiB
+    #[arg(long, value_name = "BYTES")]
+    max_bytes: Option<Bytes>,
+}
+
+impl KeepFlags {
+    fn body(&self) -> Value {
+        let mut arguments = Map::new();
+        if let Some(Age(age)) = &self.max_age {
+            arguments.insert("x-max-age".to_owned(), age.clone().into());
+        }
+        if let Some(Bytes(bytes)) = self.max_bytes {
+            arguments.insert("x-max-length-bytes".to_owned(), bytes.into());
+        }
+        json!({
+            "kind": "stream",
+            "durable": true,
+            "arguments": arguments,
+            "capture": self.capture,
+        })
+    }
+}
+
+/// A length of time as declarations write it.
+#[derive(Debug, Clone, PartialEq)]
+struct Age(String);
+
+impl FromStr for Age {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Age, &'static str> {
+        let wrong = "it is a number and s, m, h or d, such as 7d";
+        let unit = text.chars().next_back().ok_or(wrong)?;
+        let number = &text[..text.len() - unit.len_utf8()];
+        let known = matches!(unit, 's' | 'm' | 'h' | 'd');
+        match number.parse::<u64>() {
+            Ok(number) if known && number > 0 => {
+                // Days are written large there.
+                let unit = if unit == 'd' { 'D' } else { unit };
+                Ok(Age(format!("{number}{unit}")))
+            }
+            _ => Err(wrong),
+        }
+    }
+}
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Bytes(u64);
+
+impl FromStr for Bytes {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Bytes, &'static str> {
+        let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+        let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
+        let (number, shift) = match unit {
+            Some((unit, shift)) => (&text[..text.len() - unit.len()], *shift),
+            None => (text, 0),
+        };
+        let bytes = number.trim_end().parse::<u64>().ok();
+        let bytes = bytes.and_then(|number| number.checked_mul(1 << shift));
+        let wrong = "it is a number, or one with KiB, MiB, GiB or TiB";
+        bytes.map(Bytes).ok_or(wrong)
+    }
 }
 
 /// A queue in words. Every flag of a limit is the argument of the same meaning.
@@ -202,10 +313,41 @@ pub(super) fn run(server: &ServerFlags, verb: Verb) -> Result<(), Failure> {
                 &format!("{} messages dropped", answer["left"]),
             );
         }
-        Verb::Peek { name, count } => {
-            let answer = client.get(&name.path(&format!("/peek?count={count}")))?;
+        Verb::Create(flags) => {
+            let answer = client.put(&flags.name.path(""), &flags.body())?;
+            output::done(
+                shape,
+                &answer,
+                &format!("stream {} declared", flags.name.name),
+            );
+        }
+        Verb::Peek { name, count, from } => {
+            let from = from.query(None);
+            let answer = client.get(&name.path(&format!("/peek?count={count}{from}")))?;
             output::items(shape, &answer, MESSAGES);
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_and_sizes_are_written_as_people_do() {
+        let age = |text: &str| text.parse::<Age>().ok().map(|age| age.0);
+        assert_eq!(age("7d").as_deref(), Some("7D"));
+        assert_eq!(age("90s").as_deref(), Some("90s"));
+        for wrong in ["", "d", "7", "0d", "7w", "-1d", "7ü"] {
+            assert_eq!(age(wrong), None, "{wrong}");
+        }
+        let bytes = |text: &str| text.parse::<Bytes>().ok().map(|bytes| bytes.0);
+        assert_eq!(bytes("1GiB"), Some(1 << 30));
+        assert_eq!(bytes("2 KiB"), Some(2048));
+        assert_eq!(bytes("77"), Some(77));
+        for wrong in ["", "GiB", "1GB", "-1", "99999999999TiB"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -215,6 +215,7 @@ impl Worker {
             credit: 1000,
             priority: 0,
             no_local: false,
+            replay: None,
         };
         assert!(matches!(
             self.ask(Question::Attach(attach)).await,

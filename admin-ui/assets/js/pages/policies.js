@@ -7,7 +7,7 @@ import { many } from "../format.js";
 
 const keyOf = (row) => `${row.vhost} ${row.name}`;
 const path = (vhost, name) => `/policies/${enc(vhost)}/${enc(name)}`;
-const APPLIES = { queues: "queues", groups: "groups of shared subscriptions", all: "both" };
+const APPLIES = { queues: "queues", streams: "streams", groups: "groups of shared subscriptions", all: "all of these" };
 const NEW = { vhost: "/", name: "", pattern: "", applies_to: "queues", priority: 0, settings: {} };
 const SHOWN_LIMIT = 12;
 
@@ -19,7 +19,7 @@ function matching(policy, streams) {
   } catch {
     return null;
   }
-  const kinds = { queues: ["queue", "stream"], groups: ["group"], all: ["queue", "stream", "group"] }[policy.applies_to] ?? [];
+  const kinds = { queues: ["queue", "stream"], streams: ["stream"], groups: ["group"], all: ["queue", "stream", "group"] }[policy.applies_to] ?? [];
   return streams.filter((row) => row.vhost === policy.vhost && kinds.includes(row.kind) && pattern.test(row.group ?? row.name));
 }
 
@@ -71,7 +71,7 @@ function Editor({ policy, fresh, streams, onClose, onDone }) {
     toast(`Policy ${name} counts from now on`);
     onDone();
   };
-  const groups = about.applies_to === "groups";
+  const only = { groups: ["mode"], streams: ["bytes_max", "age_max_ms", "capture"] }[about.applies_to] ?? null;
   return html`<${FormDialog} wide title=${fresh ? "New policy" : `Policy ${policy.name}`} submit=${fresh ? "Create policy" : "Save policy"} onSubmit=${send} onClose=${onClose}>
     <div class="pair">
       <${Field} label="Name"><input name="name" required maxlength="255" disabled=${!fresh} defaultValue=${policy.name} autofocus=${fresh} /><//>
@@ -80,7 +80,7 @@ function Editor({ policy, fresh, streams, onClose, onDone }) {
       <${Field} label="For"><select name="applies_to" onChange=${set("applies_to")}>${Object.entries(APPLIES).map(([value, text]) => html`<option value=${value} selected=${value === about.applies_to}>${text}</option>`)}</select><//>
     </div>
     <${Preview} policy=${about} streams=${streams} />
-    <${LimitFields} settings=${policy.settings} only=${groups ? ["mode"] : null} />
+    <${LimitFields} settings=${policy.settings} only=${only} />
     <${Field} label="Priority" hint="Of several policies that set the same, the highest counts"><input name="priority" type="number" step="1" class="short" defaultValue=${policy.priority} /><//>
   <//>`;
 }

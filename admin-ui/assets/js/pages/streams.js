@@ -4,7 +4,7 @@ import { call, enc, session, usePoll, useSeries } from "../api.js";
 import { Button, Card, Depth, Dialog, Empty, Field, FormDialog, Loading, Page, Search, Spark, Stat, State, Table, Tag, toast } from "../ui.js";
 import { Body, bodyOf } from "../body.js";
 import { Chart } from "../chart.js";
-import { LimitFields, argumentsOf, limitWords, settingsOf } from "../limits.js";
+import { CaptureField, LimitFields, OF_QUEUES, argumentsOf, captureOf, limitWords, settingsOf } from "../limits.js";
 import { bytes, count, many, rate, time } from "../format.js";
 
 const keyOf = (row) => `${row.vhost} ${row.name}`;
@@ -46,29 +46,43 @@ export function Streams() {
 }
 
 function Kind({ row }) {
-  const shared = row.kind === "session" || row.mode === "shared";
+  const shared = row.kind === "session" || row.kind === "stream" || row.mode === "shared";
   return html`<${Tag} kind=${`kind-${row.kind}`}>${row.kind}<//>${!shared && html`<${Tag} title="How its readers share it">${row.mode.replace("_", "-")}<//>`}${row.policies.length > 0 && html`<${Tag} kind="muted" title=${`Policies that count: ${row.policies.join(", ")}`}>${row.policies.length === 1 ? row.policies[0] : `${row.policies.length} policies`}<//>`}${!row.durable && html`<${Tag} kind="muted">transient<//>`}${row.exclusive && row.kind === "queue" && html`<${Tag} kind="muted">exclusive<//>`}${row.auto_delete && html`<${Tag} kind="muted">auto-delete<//>`}${row.live != null && html`<span class=${`state ${row.live ? "good" : "muted"}`}><span class="dot"></span>${row.live ? "connected" : "away"}</span>`}${row.live == null && row.state !== "running" && html`<${State} state=${row.state} />`}`;
 }
 
 function Create({ onClose, onDone }) {
+  const [kind, setKind] = useState("queue");
+  const stream = kind === "stream";
   const send = async (form) => {
     const name = form.get("name");
-    const given = argumentsOf(settingsOf(form));
+    const given = stream ? {} : argumentsOf(settingsOf(form));
     if (form.get("type")) given["x-queue-type"] = form.get("type");
-    await call("PUT", path(form.get("vhost"), name), { kind: "queue", durable: form.has("durable"), auto_delete: form.has("auto_delete"), arguments: given });
+    if (form.get("max_age")) given["x-max-age"] = form.get("max_age");
+    if (form.get("max_bytes")) given["x-max-length-bytes"] = Number(form.get("max_bytes"));
+    const capture = stream ? { capture: captureOf(form) } : {};
+    await call("PUT", path(form.get("vhost"), name), { kind, durable: stream || form.has("durable"), auto_delete: form.has("auto_delete"), arguments: given, ...capture });
     toast(`${name} is there`);
     onDone();
   };
-  return html`<${FormDialog} title="New queue" submit="Create" onSubmit=${send} onClose=${onClose}>
+  return html`<${FormDialog} title=${`New ${kind}`} submit="Create" onSubmit=${send} onClose=${onClose}>
+    <fieldset class="choices"><legend class="hidden">Kind</legend>
+      <label><input type="radio" name="what" value="queue" checked=${!stream} onChange=${() => setKind("queue")} /><span><b>a queue</b><small class="note">A message leaves when it was handled.</small></span></label>
+      <label><input type="radio" name="what" value="stream" checked=${stream} onChange=${() => setKind("stream")} /><span><b>a stream</b><small class="note">It keeps its messages, and each reader reads from where it likes.</small></span></label>
+    </fieldset>
     <div class="pair">
       <${Field} label="Name"><input name="name" required maxlength="255" autofocus /><//>
       <${Field} label="Vhost"><select name="vhost">${session.value.vhosts.map((name) => html`<option>${name}</option>`)}</select><//>
     </div>
-    <div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> goes with its last consumer</label></div>
+    ${stream && html`<div class="pair">
+      <${Field} label="Keeps messages for" hint="7D, 12h, 30m or 90s; empty: no limit"><input name="max_age" class="mono" pattern="[1-9][0-9]*[YMDhms]" placeholder="7D" /><//>
+      <${Field} label="Keeps so many bytes" hint="Of bodies; empty: no limit"><input name="max_bytes" type="number" min="0" step="1" placeholder="bytes" /><//>
+      <${CaptureField} />
+    </div>`}
+    ${!stream && html`<div class="checks"><label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> goes with its last consumer</label></div>
     <details><summary>Readers and limits</summary>
       <div class="form-part"><${Field} label="Kind" hint="As applications know it; a quorum queue drops a message that came back 20 times"><select name="type"><option value="">classic</option><option>quorum</option></select><//>
-      <${LimitFields} /></div>
-    </details>
+      <${LimitFields} only=${OF_QUEUES} /></div>
+    </details>`}
   <//>`;
 }
 
@@ -95,18 +109,20 @@ export function StreamPage({ vhost, name }) {
   if (!data) return html`<${Page} title=${name} back=${back}><${Loading} error=${error} /><//>`;
   const gone = error?.status === 404;
   const close = () => setDialog(null);
-  const queue = data.kind === "queue" || data.kind === "stream";
+  const stream = data.kind === "stream";
+  const queue = data.kind === "queue" || stream;
   const actions = data.kind !== "group" && html`
     <${Button} icon="eye" onClick=${() => setDialog("peek")}>Peek<//>
     ${queue && html`<${Button} icon="send" onClick=${() => setDialog("publish")}>Publish<//>`}
-    ${queue && html`<${Button} icon="seek" onClick=${() => setDialog("seek")}>Seek<//>`}
-    <${Button} icon="broom" kind="danger" onClick=${() => setDialog("purge")}>Purge<//>
+    ${data.kind === "queue" && html`<${Button} icon="seek" onClick=${() => setDialog("seek")}>Seek<//>`}
+    ${!stream && html`<${Button} icon="broom" kind="danger" onClick=${() => setDialog("purge")}>Purge<//>`}
     <${Button} icon="trash" kind="danger" onClick=${() => setDialog("delete")}>Delete<//>`;
   const column = (field) => points.map((point) => point.row[field]);
   return html`<${Page} title=${name} back=${back} actions=${!gone && actions} note=${html`<span class="tags"><${Kind} row=${data} /><span>in vhost <code>${vhost}</code></span>${data.owner && html`<span>of <b>${data.owner}</b></span>`}</span>`}>
     ${gone && html`<div class="banner bad" role="alert">It is gone: ${error.message}</div>`}
     <div class="stats">
-      <${Stat} name="Ready" value=${count(data.ready)} note=${bytes(data.bytes)} />
+      <${Stat} name=${stream ? "Kept" : "Ready"} value=${count(data.ready)} note=${bytes(data.bytes)} />
+      ${data.kept && html`<${Stat} name="Offsets" value=${`${data.kept.first_offset} – ${data.kept.last_offset}`} note=${`since ${time(data.kept.first_at_ms, Date.now())}`} />`}
       <${Stat} name="Unacknowledged" value=${count(data.unacknowledged)} note="being handled" />
       <${Stat} name="Consumers" value=${count(data.consumers)} note=${data.consumers ? "attached" : "nobody reads"} />
       <${Stat} name="In" value=${rate(speed("published"))} note=${`${count(data.published)} in all`} />
@@ -135,7 +151,7 @@ export function StreamPage({ vhost, name }) {
       <//>`}
       ${Object.keys(data.arguments).length > 0 && html`<${Card} title="Declared with"><${Facts} pairs=${Object.entries(data.arguments).map(([key, value]) => [key, JSON.stringify(value)])} /><//>`}
     </div>
-    ${dialog === "peek" && html`<${Peek} vhost=${vhost} name=${name} onClose=${close} />`}
+    ${dialog === "peek" && html`<${Peek} vhost=${vhost} name=${name} kept=${data.kept} onClose=${close} />`}
     ${dialog === "publish" && html`<${Publish} vhost=${vhost} name=${name} onClose=${close} onDone=${refresh} />`}
     ${dialog === "seek" && html`<${Seek} row=${data} onClose=${close} onDone=${refresh} />`}
     ${dialog === "purge" && html`<${FormDialog} title=${`Purge ${name}?`} submit="Purge" kind="danger" onClose=${close} onSubmit=${async () => {
@@ -201,13 +217,15 @@ function Publish({ vhost, name, onClose, onDone }) {
   <//>`;
 }
 
-function Peek({ vhost, name, onClose }) {
+/** Messages in their order; of a stream from any offset or time that is kept. */
+function Peek({ vhost, name, kept, onClose }) {
   const [rows, setRows] = useState(null);
   const [failed, setFailed] = useState(null);
-  const load = async (offset) => {
+  const load = async (from, more = false) => {
+    const place = from?.offset != null ? `&offset=${from.offset}` : from?.since != null ? `&since=${from.since}` : "";
     try {
-      const done = await call("GET", `${path(vhost, name)}/peek?count=${PEEK_COUNT}${offset == null ? "" : `&offset=${offset}`}`);
-      setRows((before) => (offset == null ? done.items : [...before, ...done.items]));
+      const done = await call("GET", `${path(vhost, name)}/peek?count=${PEEK_COUNT}${place}`);
+      setRows((before) => (more ? [...before, ...done.items] : done.items));
       setFailed(null);
     } catch (error) {
       setFailed(error.message);
@@ -216,14 +234,19 @@ function Peek({ vhost, name, onClose }) {
   useEffect(() => {
     load(null);
   }, []);
+  const typed = (read) => (event) => event.target.value && load(read(event.target.value));
   return html`<${Dialog} wide title=${`Next in ${name}`} onClose=${onClose}>
     <div class="form">
       <p class="note">Looking takes nothing: no message is delivered, marked or moved.</p>
+      ${kept && html`<div class="pair">
+        <${Field} label="From offset"><input type="number" class="mono" min=${kept.first_offset} max=${kept.last_offset} step="1" placeholder=${kept.first_offset} onChange=${typed((text) => ({ offset: Number(text) }))} /><//>
+        <${Field} label="From time" hint="By the clock of this browser"><input type="datetime-local" step="1" onChange=${typed((text) => ({ since: new Date(text).getTime() }))} /><//>
+      </div>`}
       ${failed && html`<p class="form-error" role="alert">${failed}</p>`}
       ${rows && rows.length === 0 && html`<${Empty} icon="streams" title="It is empty">Messages show here when they wait for delivery.<//>`}
       <ol class="messages">${(rows ?? []).map((row) => html`<li key=${row.offset}><${Message} row=${row} /></li>`)}</ol>
       <footer class="form-foot">
-        ${rows?.length >= PEEK_COUNT && html`<${Button} onClick=${() => load(rows.at(-1).offset + 1)}>More<//>`}
+        ${rows?.length >= PEEK_COUNT && html`<${Button} onClick=${() => load({ offset: rows.at(-1).offset + 1 }, true)}>More<//>`}
         <${Button} onClick=${() => load(null)}>Look again<//>
         <${Button} kind="primary" onClick=${onClose}>Close<//>
       </footer>

@@ -12,11 +12,12 @@ use crate::gateway::Delivery;
 use crate::id::{Now, Offset, StreamId};
 use crate::limits::Mode;
 use crate::port::{Attach, ConsumerKey, ShardReply};
+use crate::shard::replay::cursor_for;
 use crate::shard::{Bodies, Place, Shard};
 use std::sync::Arc;
 
 impl<B: Place> Shard<B> {
-    pub(super) fn attach(&mut self, attach: Attach) -> Result<(), Refusal> {
+    pub(super) fn attach(&mut self, attach: Attach) -> Result<ShardReply, Refusal> {
         self.used(attach.stream);
         let receives_all = self.receives_all(&attach.principal, &attach.vhost);
         let stream = self.stream_mut(attach.stream).ok_or_else(no_stream)?;
@@ -28,6 +29,11 @@ impl<B: Place> Shard<B> {
                 "the queue has a consumer, and one of the two or the queue is exclusive",
             ));
         }
+        let cursor = cursor_for(stream, &attach)?;
+        let reply = match &cursor {
+            Some(_) => ShardReply::Replaying,
+            None => ShardReply::Done,
+        };
         stream.readers.add(Reader {
             presettled: attach.presettled,
             exclusive: attach.exclusive,
@@ -36,6 +42,7 @@ impl<B: Place> Shard<B> {
             credit: attach.credit,
             attached: true,
             receives_all,
+            cursor,
             ..Reader::new(attach.consumer, attach.principal, attach.vhost)
         });
         stream.recall_aside();
@@ -44,7 +51,7 @@ impl<B: Place> Shard<B> {
         if let Some(&place) = self.by_id.get(&attach.stream) {
             self.list(place);
         }
-        Ok(())
+        Ok(reply)
     }
 
     pub(super) fn get(
@@ -58,6 +65,14 @@ impl<B: Place> Shard<B> {
         let receives_all = self.receives_all(&principal, &vhost);
         let place = *self.by_id.get(&id).ok_or_else(no_stream)?;
         let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
+        if stream.replays() {
+            let why = format!(
+                "messages are not taken singly from stream '{}'",
+                stream.name
+            );
+            self.streams[place as usize] = Some(stream);
+            return Err(Refusal::new(ErrorKind::NotSupported, why));
+        }
         let mut got = None;
         while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
             let Some(entry) = stream.entry(offset) else {

@@ -25,12 +25,19 @@ pub(in crate::shard) fn stat<B: Place>(stream: &Stream<B>) -> StreamStat {
             .and_then(|session| session.keys.as_ref())
             .map_or(0, |keys| keys.len() as u64),
         ready: stream.ready(),
-        unsettled: stream.held(),
+        unsettled: match stream.replays() {
+            true => stream
+                .readers
+                .iter()
+                .map(|reader| u64::from(reader.held))
+                .sum(),
+            false => stream.held(),
+        },
         consumers: stream.readers.attached() as u32,
         mode: stream.limits.mode,
         active: match stream.limits.mode {
             Mode::Exclusive | Mode::Failover => stream.readers.lead().map(|reader| reader.key),
-            Mode::Shared | Mode::KeyShared => None,
+            Mode::Shared | Mode::KeyShared | Mode::Replay => None,
         },
         bytes: stream.bytes(),
         published: stream.tally.published,
@@ -40,5 +47,9 @@ pub(in crate::shard) fn stat<B: Place>(stream: &Stream<B>) -> StreamStat {
         dead_lettered: stream.tally.dead_lettered,
         rejected: stream.tally.rejected,
         limits: stream.limits.clone(),
+        kept: match stream.replays() {
+            true => stream.kept_range(),
+            false => None,
+        },
     }
 }

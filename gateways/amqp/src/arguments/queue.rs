@@ -10,7 +10,7 @@ use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, Stream
 use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
-use super::{Arguments, kept, not_supported};
+use super::{Arguments, duration, kept, not_supported};
 use crate::address;
 use crate::error::{AmqpError, ReplyCode};
 use crate::map::wire_table;
@@ -28,13 +28,50 @@ const NOT_BUILT: [&str; 4] = [
     "x-message-deduplication",
 ];
 
-/// The kind of queue a client asks for. Both are the same stream here; they differ in what may be asked.
+/// Arguments of a queue that messages leave when they were read, which a stream does not have.
+const NOT_OF_STREAMS: [&str; 19] = [
+    "x-consumer-timeout",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-delayed-retry-min",
+    "x-delivery-limit",
+    "x-expires",
+    "x-max-in-memory-bytes",
+    "x-max-in-memory-length",
+    "x-max-length",
+    "x-max-priority",
+    "x-message-ttl",
+    "x-overflow",
+    "x-queue-master-locator",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-quorum-initial-group-size",
+    "x-single-active-consumer",
+    "x-subscription-mode",
+];
+/// The largest segment that other brokers allow a stream.
+const SEGMENT_BYTES_MAX: u64 = 3_000_000_000;
+
+/// The kind of queue a client asks for. All are streams to core; they differ in what may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
     /// What a queue is when it says nothing.
     Classic,
     /// Durable, shared between connections, with a delivery limit.
     Quorum,
+    /// Durable, keeps what was read, and is read by each consumer from a place of its own.
+    Stream,
+}
+
+impl QueueKind {
+    const fn name(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "classic",
+            QueueKind::Quorum => "quorum",
+            QueueKind::Stream => "stream",
+        }
+    }
 }
 
 /// What `queue.declare` says beside its arguments.
@@ -66,15 +103,16 @@ pub struct QueueArguments {
 /// not have.
 pub fn queue(table: Table<'_>, flags: Flags) -> Result<QueueArguments, AmqpError> {
     let kind = kind(table)?;
-    if kind == QueueKind::Quorum {
+    if kind != QueueKind::Classic {
         let wrong = [
             ("auto-delete", flags.auto_delete),
             ("exclusive", flags.exclusive),
             ("non-durable", !flags.durable),
         ];
         if let Some((property, _)) = wrong.into_iter().find(|(_, wrong)| *wrong) {
+            let kind = kind.name();
             return Err(precondition(format!(
-                "invalid property '{property}' for a quorum queue"
+                "invalid property '{property}' for a {kind} queue"
             )));
         }
     }
@@ -83,6 +121,10 @@ pub fn queue(table: Table<'_>, flags: Flags) -> Result<QueueArguments, AmqpError
         limits: StreamLimits {
             auto_delete: flags.auto_delete,
             delivery_limit: (kind == QueueKind::Quorum).then_some(QUORUM_DELIVERY_LIMIT),
+            mode: match kind {
+                QueueKind::Classic | QueueKind::Quorum => Mode::default(),
+                QueueKind::Stream => Mode::Replay,
+            },
             ..StreamLimits::default()
         },
         exchange: None,
@@ -128,8 +170,11 @@ fn kind(table: Table<'_>) -> Result<QueueKind, AmqpError> {
     match value.as_long_str() {
         Some(b"classic") => Ok(QueueKind::Classic),
         Some(b"quorum") => Ok(QueueKind::Quorum),
-        Some(b"stream") => Err(not_supported("x-queue-type", "a queue: 'stream'")),
-        _ => Err(invalid("x-queue-type", "must be 'classic' or 'quorum'")),
+        Some(b"stream") => Ok(QueueKind::Stream),
+        _ => Err(invalid(
+            "x-queue-type",
+            "must be 'classic', 'quorum' or 'stream'",
+        )),
     }
 }
 
@@ -182,6 +227,9 @@ impl Reading {
         let Ok(name) = std::str::from_utf8(name) else {
             return Ok(());
         };
+        if self.kind == QueueKind::Stream && NOT_OF_STREAMS.contains(&name) {
+            return Err(invalid(name, "is not for queues of type 'stream'"));
+        }
         if NOT_BUILT.contains(&name) {
             return Err(not_supported(name, "a queue"));
         }
@@ -191,6 +239,10 @@ impl Reading {
             "x-message-ttl" => limits.message_ttl_ms = Some(number(name, value, 0)?),
             "x-max-length" => limits.messages_max = Some(number(name, value, 0)?),
             "x-max-length-bytes" => limits.bytes_max = Some(number(name, value, 0)?),
+            "x-max-age" => {
+                only(self.kind, QueueKind::Stream, name)?;
+                limits.age_max_ms = Some(age(name, value)?);
+            }
             "x-delivery-limit" => limits.delivery_limit = delivery_limit(name, value)?,
             "x-overflow" => limits.overflow = overflow(self.kind, name, value)?,
             "x-dead-letter-exchange" => self.exchange = Some(exchange(name, value)?),
@@ -232,11 +284,18 @@ impl Reading {
                 only(self.kind, QueueKind::Quorum, name)?;
                 number(name, value, 1)?;
             }
-            "x-filter-size-bytes"
-            | "x-initial-cluster-size"
-            | "x-max-age"
-            | "x-stream-max-segment-size-bytes" => {
-                return Err(invalid(name, "is for queues of type 'stream'"));
+            "x-initial-cluster-size" => {
+                only(self.kind, QueueKind::Stream, name)?;
+                number(name, value, 1)?;
+            }
+            // Filters are exact here, and messages leave one by one.
+            "x-filter-size-bytes" => {
+                only(self.kind, QueueKind::Stream, name)?;
+                within(name, value, 16, 255)?;
+            }
+            "x-stream-max-segment-size-bytes" => {
+                only(self.kind, QueueKind::Stream, name)?;
+                within(name, value, 1, SEGMENT_BYTES_MAX)?;
             }
             _ => {}
         }
@@ -254,10 +313,13 @@ impl Reading {
                 ));
             }
         };
+        if self.kind == QueueKind::Stream {
+            return Ok(self.limits);
+        }
         self.limits.mode = match (self.mode, self.single_active) {
             (Some(Mode::Failover) | None, true) => Mode::Failover,
             (mode, false) => mode.unwrap_or_default(),
-            (Some(Mode::Shared | Mode::Exclusive | Mode::KeyShared), true) => {
+            (Some(Mode::Shared | Mode::Exclusive | Mode::KeyShared | Mode::Replay), true) => {
                 return Err(invalid(
                     "x-single-active-consumer",
                     "is what 'x-subscription-mode' calls 'failover'",
@@ -274,7 +336,21 @@ fn only(kind: QueueKind, wanted: QueueKind, name: &str) -> Result<(), AmqpError>
         wanted if kind == wanted => Ok(()),
         QueueKind::Classic => Err(invalid(name, "is for queues of type 'classic'")),
         QueueKind::Quorum => Err(invalid(name, "is for queues of type 'quorum'")),
+        QueueKind::Stream => Err(invalid(name, "is for queues of type 'stream'")),
     }
+}
+
+fn within(name: &str, value: Value<'_>, least: u64, most: u64) -> Result<(), AmqpError> {
+    match number(name, value, least)? {
+        number if number <= most => Ok(()),
+        _ => Err(invalid(name, &format!("must be at most {most}"))),
+    }
+}
+
+/// How long a stream keeps a message.
+fn age(name: &str, value: Value<'_>) -> Result<u64, AmqpError> {
+    let must = "must be a whole number and one of Y, M, D, h, m, s, such as '7D'";
+    duration::read_ms(text(name, value)?).ok_or_else(|| invalid(name, must))
 }
 
 fn overflow(kind: QueueKind, name: &str, value: Value<'_>) -> Result<Overflow, AmqpError> {
@@ -283,7 +359,7 @@ fn overflow(kind: QueueKind, name: &str, value: Value<'_>) -> Result<Overflow, A
         (b"drop-head", _) => Ok(Overflow::DropOldest),
         (b"reject-publish", _) => Ok(Overflow::Reject),
         (_, QueueKind::Classic) => Ok(Overflow::RejectAndDeadLetter),
-        (_, QueueKind::Quorum) => Err(invalid(
+        (_, QueueKind::Quorum | QueueKind::Stream) => Err(invalid(
             name,
             "'reject-publish-dlx' is for queues of type 'classic'",
         )),
@@ -385,6 +461,7 @@ mod tests {
                 bytes_max: Some(4096),
                 overflow: Overflow::RejectAndDeadLetter,
                 delivery_limit: Some(3),
+                age_max_ms: None,
                 dead_letter: None,
             }
         );
@@ -458,7 +535,6 @@ mod tests {
         for (name, value) in [
             ("x-max-priority", Value::I32(10)),
             ("x-consumer-timeout", Value::I32(10)),
-            ("x-queue-type", Value::text("stream")),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert_eq!(
@@ -488,6 +564,80 @@ mod tests {
             assert_eq!(both.is_ok(), mode == Mode::Failover);
         }
         assert_eq!(limits(&[]).mode, Mode::Shared);
+    }
+
+    #[test]
+    fn a_stream_is_durable_and_shared_and_keeps_by_age_and_size() {
+        let stream = ("x-queue-type", Value::text("stream"));
+        let asked = read(&[
+            stream,
+            ("x-max-age", Value::text("7D")),
+            ("x-max-length-bytes", Value::I64(5_000_000_000)),
+            ("x-stream-max-segment-size-bytes", Value::I32(500_000_000)),
+            ("x-initial-cluster-size", Value::I32(3)),
+            ("x-filter-size-bytes", Value::U8(32)),
+            ("x-queue-leader-locator", Value::text("client-local")),
+        ]);
+        let asked = asked.unwrap();
+        assert_eq!((asked.kind, asked.arguments.len()), (QueueKind::Stream, 7));
+        assert_eq!(
+            asked.limits,
+            StreamLimits {
+                mode: Mode::Replay,
+                age_max_ms: Some(604_800_000),
+                bytes_max: Some(5_000_000_000),
+                ..StreamLimits::default()
+            }
+        );
+        for (name, value) in [
+            ("x-max-age", Value::text("7d")),
+            ("x-max-age", Value::I32(7)),
+            ("x-stream-max-segment-size-bytes", Value::I64(3_000_000_001)),
+            ("x-filter-size-bytes", Value::I32(15)),
+            ("x-initial-cluster-size", Value::I32(0)),
+            ("x-expires", Value::I32(1000)),
+            ("x-max-length", Value::I32(1000)),
+            ("x-max-priority", Value::I32(1)),
+            ("x-single-active-consumer", Value::Bool(true)),
+            ("x-subscription-mode", Value::text("failover")),
+        ] {
+            let error = read(&[stream, (name, value)]).unwrap_err();
+            assert_eq!(
+                (error.code, error.scope),
+                (ReplyCode::PRECONDITION_FAILED, Scope::Channel)
+            );
+            assert!(error.text.contains(name), "{}", error.text);
+        }
+        let mut table = TableWriter::new();
+        table.named(stream.0, stream.1);
+        let raw = table.finish();
+        for (flags, named) in [
+            (
+                Flags {
+                    durable: false,
+                    ..DURABLE
+                },
+                "non-durable",
+            ),
+            (
+                Flags {
+                    exclusive: true,
+                    ..DURABLE
+                },
+                "exclusive",
+            ),
+            (
+                Flags {
+                    auto_delete: true,
+                    ..DURABLE
+                },
+                "auto-delete",
+            ),
+        ] {
+            let error = queue(Table::new(&raw).unwrap(), flags).unwrap_err();
+            assert_eq!(error.code, ReplyCode::PRECONDITION_FAILED);
+            assert!(error.text.contains(named), "{}", error.text);
+        }
     }
 
     #[test]

@@ -9,8 +9,9 @@ use anabranch_core::id::{ConsumerTag, Token};
 
 use super::deliver::{hand_out, properties, properties_room, routing_key};
 use super::{AmqpConnection, Cx, Phase, channel_at, reply_to};
-use crate::channel::{Ask, State, Then};
+use crate::channel::{Ask, State, Then, Told};
 use crate::reason;
+use crate::stamp::Stamp;
 use crate::token::{self, ChannelLife, Which};
 use crate::wire::batch::Batch;
 use crate::wire::field::ShortStr;
@@ -239,8 +240,14 @@ impl AmqpConnection {
                     cx.out.send.method(number, &QueueDeleteOk { message_count });
                 }
             }
-            Then::Consuming { consumer, nowait } if !nowait && !silent => {
-                if let Some(known) = self.consumers.get(&consumer) {
+            Then::Consuming { consumer, nowait } => {
+                if let Some(known) = self.consumers.get_mut(&consumer) {
+                    if reply == Reply::Replaying {
+                        known.told = Told::Offset;
+                    }
+                    if nowait || silent {
+                        return;
+                    }
                     let consumer_tag = ShortStr::cut(&known.tag);
                     cx.out.send.method(number, &BasicConsumeOk { consumer_tag });
                 }
@@ -295,11 +302,9 @@ impl AmqpConnection {
         };
         let message = &delivery.message;
         let room_bytes = properties_room(self.frame_bytes_max);
-        let returns = match delivery.attempt.saturating_sub(1) {
-            again @ 1.. if self.got_counts(number, delivery.consumer) => again,
-            _ => 0,
-        };
-        let properties = properties(&self.codecs, message, returns, cx.now.unix, room_bytes);
+        let stamp =
+            Stamp::returns(delivery.attempt).filter(|_| self.got_counts(number, delivery.consumer));
+        let properties = properties(&self.codecs, message, stamp, cx.now.unix, room_bytes);
         routing_key(message, &mut self.key);
         let Some(channel) = channel_at(&mut self.channels, number) else {
             return;

@@ -8,7 +8,7 @@ use anabranch_core::id::ConsumerTag;
 use bytes::Bytes;
 
 use super::{AmqpConnection, Cx};
-use crate::channel::{Consumer, Then};
+use crate::channel::{Consumer, Then, Told};
 use crate::confirm::Confirms;
 use crate::error::{AmqpError, ReplyCode};
 use crate::wire::batch::Batch;
@@ -128,7 +128,7 @@ impl AmqpConnection {
         cx: &mut Cx<'_>,
     ) -> Result<(), AmqpError> {
         let stream = self.queue_name(number, consume.queue)?;
-        let priority = arguments::consumer_priority(consume.arguments)?;
+        let asked = arguments::consumer(consume.arguments, cx.now.unix)?;
         let tag = match consume.consumer_tag.as_bytes() {
             b"" => Bytes::copy_from_slice(self.names.make("amq.ctag-").as_bytes()),
             tag => Bytes::copy_from_slice(tag),
@@ -152,7 +152,10 @@ impl AmqpConnection {
         } else {
             stream
         };
-        let counts_returns = self.quorum.contains(&stream);
+        let told = match self.quorum.contains(&stream) {
+            true => Told::Returns,
+            false => Told::Nothing,
+        };
         let Some(channel) = self.channel_mut(number) else {
             return Ok(());
         };
@@ -174,7 +177,7 @@ impl AmqpConnection {
             no_ack: consume.no_ack,
             credit,
             detaching: false,
-            counts_returns,
+            told,
         };
         self.consumers.insert(consumer, known);
         let attach = Consume {
@@ -184,8 +187,9 @@ impl AmqpConnection {
             exclusive: consume.exclusive,
             presettled: consume.no_ack,
             credit: credit.min(window),
-            priority,
+            priority: asked.priority,
             no_local: consume.no_local,
+            replay: asked.replay,
         };
         if replies {
             return self.declare_reply_queue(number, attach, consume.nowait, cx);

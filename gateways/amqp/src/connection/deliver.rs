@@ -13,8 +13,9 @@ use anabranch_core::properties::Codecs;
 use super::transactions::too_much;
 use super::{AmqpConnection, Cx, Phase, channel_at};
 use crate::address;
-use crate::channel::{Channel, Consumer, State};
+use crate::channel::{Channel, Consumer, State, Told};
 use crate::error::{AmqpError, ReplyCode};
+use crate::stamp::Stamp;
 use crate::unacked::Unsettled;
 use crate::wire::batch::Batch;
 use crate::wire::field::ShortStr;
@@ -179,13 +180,13 @@ pub(super) fn properties_room(frame_bytes_max: u32) -> usize {
 }
 
 /// Raw properties of a message for this protocol: its own bytes, or what they are converted to, with what
-/// the broker has to say. `returns` is how often it came back, where that is told. What does not fit into
+/// the broker has to say. `stamp` is what its queue tells. What does not fit into
 /// one frame cannot be sent (AMQP 0-9-1 section 4.2.6.1): the largest headers are left out then, rather
 /// than the message lost or its reader cut off.
 pub(super) fn properties<'m>(
     codecs: &Codecs,
     message: &'m Message,
-    returns: u32,
+    stamp: Option<Stamp>,
     now: UnixMs,
     room_bytes: usize,
 ) -> Cow<'m, [u8]> {
@@ -198,8 +199,8 @@ pub(super) fn properties<'m>(
     if let Some(deaths) = &message.deaths {
         raw = Cow::Owned(stamp::with_deaths(&raw, message, deaths).into());
     }
-    if returns > 0 {
-        raw = Cow::Owned(stamp::with_delivery_count(&raw, returns).into());
+    if let Some(stamp) = stamp {
+        raw = Cow::Owned(stamp.onto(&raw).into());
     }
     if raw.len() > room_bytes {
         raw = Cow::Owned(stamp::cut_to(&raw, room_bytes).into());
@@ -225,13 +226,13 @@ impl Sending<'_> {
         cx: &mut Cx<'_>,
     ) {
         let message: &Message = &delivery.message;
-        let returns = if consumer.counts_returns {
-            delivery.attempt.saturating_sub(1)
-        } else {
-            0
+        let stamp = match consumer.told {
+            Told::Nothing => None,
+            Told::Returns => Stamp::returns(delivery.attempt),
+            Told::Offset => Some(Stamp::Offset(delivery.offset)),
         };
         let room_bytes = properties_room(self.frame_bytes_max);
-        let properties = properties(self.codecs, message, returns, cx.now.unix, room_bytes);
+        let properties = properties(self.codecs, message, stamp, cx.now.unix, room_bytes);
         if consumer.no_ack {
             channel.delivered += 1;
         } else {

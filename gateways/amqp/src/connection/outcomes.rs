@@ -138,7 +138,7 @@ impl AmqpConnection {
             },
         );
         let room_bytes = properties_room(self.frame_bytes_max);
-        let properties = properties(&self.codecs, message, 0, cx.now.unix, room_bytes);
+        let properties = properties(&self.codecs, message, None, cx.now.unix, room_bytes);
         cx.out
             .send
             .content(of.channel, &properties, &message.body, self.frame_bytes_max);

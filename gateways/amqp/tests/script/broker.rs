@@ -10,7 +10,7 @@ use anabranch_core::authority::Principal;
 use anabranch_core::death::{Death, DeathReason, Deaths};
 use anabranch_core::error::{ErrorKind, Refusal};
 use anabranch_core::gateway::{
-    Answer, BindTo, BindingSpec, Command, Delivery, PublishOutcome, Reply, StopReason,
+    Answer, BindTo, BindingSpec, Command, Delivery, PublishOutcome, Replay, Reply, StopReason,
 };
 use anabranch_core::id::{ConsumerTag, Offset, Token, UnixMs};
 use anabranch_core::limits::StreamLimits;
@@ -207,28 +207,30 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
             b.exchange,
             key_of(b)
         ),
-        Command::Consume { token, consume: c } => format!(
-            "{} consume {} as c{} credit={}{}{}",
-            tokens.name(*token),
-            c.stream,
-            c.consumer,
-            if c.credit == u32::MAX {
-                "all".to_owned()
-            } else {
-                c.credit.to_string()
-            },
-            if c.priority == 0 {
-                String::new()
-            } else {
-                format!(" priority={}", c.priority)
-            },
-            flags(&[
-                ("exclusive", c.exclusive),
-                ("presettled", c.presettled),
-                ("no-local", c.no_local),
-                ("private", c.private)
-            ])
-        ),
+        Command::Consume { token, consume: c } => {
+            format!(
+                "{} consume {} as c{} credit={}{}{}",
+                tokens.name(*token),
+                c.stream,
+                c.consumer,
+                if c.credit == u32::MAX {
+                    "all".to_owned()
+                } else {
+                    c.credit.to_string()
+                },
+                if c.priority == 0 {
+                    String::new()
+                } else {
+                    format!(" priority={}", c.priority)
+                },
+                flags(&[
+                    ("exclusive", c.exclusive),
+                    ("presettled", c.presettled),
+                    ("no-local", c.no_local),
+                    ("private", c.private)
+                ])
+            ) + &c.replay.as_deref().map_or(String::new(), replayed)
+        }
         Command::Cancel { token, consumer } => {
             format!("{} cancel c{consumer}", tokens.name(*token))
         }
@@ -412,6 +414,7 @@ pub fn answer(words: &[&str], tokens: &Tokens) -> Answer {
     };
     match words[0] {
         "done" => done(Reply::Done),
+        "replaying" => done(Reply::Replaying),
         "principal" => done(Reply::Principal(Arc::new(Principal::default()))),
         "queue" => done(Reply::Stream {
             ready: number(2),
@@ -456,6 +459,19 @@ pub fn answer(words: &[&str], tokens: &Tokens) -> Answer {
         "unblocked" => Answer::Blocked(None),
         other => panic!("no answer {other}"),
     }
+}
+
+/// How a stream is asked for.
+fn replayed(replay: &Replay) -> String {
+    let from = format!(" from={:?}", replay.from);
+    let only = replay.only.as_ref().map_or(String::new(), |only| {
+        format!(
+            " only={:?}{}",
+            only.values,
+            flags(&[("unfiltered", only.unfiltered)])
+        )
+    });
+    from + &only
 }
 
 /// A reason out of a `! stop` line.

@@ -156,6 +156,7 @@ fn table(text: &str) -> Bytes {
             "I" => out.pair(name, Value::I32(text.parse().expect("a number"))),
             "l" => out.pair(name, Value::I64(text.parse().expect("a number"))),
             "S" => out.pair(name, Value::text(text)),
+            "T" => out.pair(name, Value::Timestamp(text.parse().expect("seconds"))),
             "x" => out.pair(name, Value::Bytes(&raw)),
             "A" => {
                 let mut array = ArrayWriter::new();

@@ -14,6 +14,7 @@ use anabranch_core::id::Now;
 use anabranch_core::message::Quality;
 use bytes::BytesMut;
 
+use super::replaying::{Replays, is_replayed};
 use super::{Ack, Fault, MqttConnection, ReasonCode};
 use crate::address::to_topic;
 use crate::alias::{Sent, Written};
@@ -37,9 +38,17 @@ impl MqttConnection {
             self.resume_release(&delivery, out);
             return;
         }
+        if is_replayed(delivery.consumer) {
+            return self.on_replayed(now, delivery, out);
+        }
+        self.deliver_or_wait(now, delivery, out);
+    }
+
+    #[inline]
+    pub(super) fn deliver_or_wait(&mut self, now: Now, delivery: Delivery, out: &mut Outputs) {
         // QoS 0 flows when nothing else may.
-        if delivery.quality != Quality::AtMostOnce && (self.waiting.is_some() || !self.has_slot()) {
-            self.waiting.get_or_insert_default().push_back(delivery);
+        if delivery.quality != Quality::AtMostOnce && (self.something_waits() || !self.has_slot()) {
+            self.few.get_or_insert_default().waiting.push_back(delivery);
             return;
         }
         self.deliver(now, &delivery, out);
@@ -55,22 +64,23 @@ impl MqttConnection {
     #[cold]
     fn serve_waiting(&mut self, now: Now, out: &mut Outputs) {
         while self.has_slot() {
-            let next = self
-                .waiting
-                .as_mut()
-                .and_then(|waiting| waiting.pop_front());
-            match next {
-                Some(delivery) => self.deliver(now, &delivery, out),
-                None => {
-                    self.waiting = None;
-                    return;
-                }
-            }
+            let next = self.few.as_mut().and_then(|few| few.waiting.pop_front());
+            let Some(delivery) = next else {
+                self.few.take_if(|few| few.replays.is_empty());
+                return;
+            };
+            self.deliver(now, &delivery, out);
         }
     }
 
+    /// Whether a delivery waits for the client to finish another.
     #[inline]
-    fn deliver(&mut self, now: Now, delivery: &Delivery, out: &mut Outputs) {
+    fn something_waits(&self) -> bool {
+        self.few.as_ref().is_some_and(|few| !few.waiting.is_empty())
+    }
+
+    #[inline]
+    pub(super) fn deliver(&mut self, now: Now, delivery: &Delivery, out: &mut Outputs) {
         let message = &delivery.message;
         // [MQTT-3.3.2-5]; a QoS 2 exchange that has begun is not broken off, or the client would
         // take the next message under its identifier for this one.
@@ -80,7 +90,8 @@ impl MqttConnection {
             return;
         }
         let is_v5 = self.is_v5();
-        let rewritten = is_v5 && (message.origin != ORIGIN || message.deaths.is_some());
+        let replayed = is_replayed(delivery.consumer);
+        let rewritten = is_v5 && (message.origin != ORIGIN || message.deaths.is_some() || replayed);
         let mut block = BytesMut::new();
         if rewritten {
             if message.origin == ORIGIN {
@@ -91,6 +102,9 @@ impl MqttConnection {
             }
             if let Some(deaths) = &message.deaths {
                 write_death(deaths, &mut block);
+            }
+            if replayed {
+                self.write_place(delivery, &mut block);
             }
         }
         let (qos, step) = promise(delivery.quality);
@@ -191,7 +205,7 @@ impl MqttConnection {
         };
         self.outbound
             .settle(one.consumer, one.offset, outcome, &mut out.commands);
-        if self.waiting.is_some() {
+        if self.something_waits() {
             self.serve_waiting(now, out);
         }
     }
@@ -224,8 +238,14 @@ impl MqttConnection {
     }
 }
 
-/// Deliveries over the client's receive maximum, in the order in which they came.
-pub(super) type Waiting = Option<Box<VecDeque<Delivery>>>;
+/// What few connections have: deliveries from more streams than the session's own.
+#[derive(Debug, Default)]
+pub(super) struct Few {
+    /// Deliveries over the client's receive maximum, in the order in which they came.
+    waiting: VecDeque<Delivery>,
+    /// Streams that it reads again.
+    pub(super) replays: Replays,
+}
 
 /// Milliseconds as seconds, rounded up.
 fn whole_seconds(ms: u64) -> u32 {

@@ -3,7 +3,7 @@
 //! A CONNECT opens it ([`opening`]): login, vhost and session are asked one after the other, and
 //! CONNACK leaves with the last answer. Then packets and answers take turns: publishes of the
 //! client ([`publishing`]), deliveries to it ([`delivering`]), what QoS 2 has behind either
-//! ([`releasing`]), its subscriptions ([`subscribing`]). Whatever goes wrong is a [`Fault`], and
+//! ([`releasing`]), its subscriptions ([`subscribing`]), streams that it reads again ([`replaying`]). Whatever goes wrong is a [`Fault`], and
 //! [`ending`] says it in the words of the client's version; its will is said then, too
 //! ([`leaving`]).
 //!
@@ -17,6 +17,7 @@ mod leaving;
 mod opening;
 mod publishing;
 mod releasing;
+mod replaying;
 mod subscribing;
 
 use std::borrow::Cow;
@@ -42,9 +43,10 @@ use crate::outbound::Outbound;
 use crate::reason;
 
 use client::Client;
-use delivering::Waiting;
+use delivering::Few;
 use ending::Fault;
 use releasing::Asked;
+use replaying::Part;
 use subscribing::Wanted;
 
 /// What the session's own deliveries are called; those of groups have the tags above.
@@ -86,6 +88,7 @@ enum Ask {
     Session,
     Subscribe(Wanted),
     Unsubscribe(Wanted),
+    Part(Part),
 }
 
 /// See the module. Millions of them are idle, so what few need is behind a pointer.
@@ -106,7 +109,7 @@ pub(crate) struct MqttConnection {
     releasing: u16,
     releasing_unknown: u16,
     outbound: Outbound,
-    waiting: Waiting,
+    few: Option<Box<Few>>,
     aliases_in: Option<Box<Announced>>,
     aliases_out: Option<Box<Sent>>,
     /// Until the session is open, and longer where it ends with this connection.
@@ -137,7 +140,7 @@ impl MqttConnection {
             releasing: 0,
             releasing_unknown: 0,
             outbound: Outbound::new(),
-            waiting: None,
+            few: None,
             aliases_in: None,
             aliases_out: None,
             will: None,
@@ -267,6 +270,7 @@ impl MqttConnection {
         match ask {
             Ask::Subscribe(wanted) => self.on_subscribed(wanted, result, out),
             Ask::Unsubscribe(wanted) => self.on_unsubscribed(wanted, result, out),
+            Ask::Part(part) => self.on_part(part, result, out),
             Ask::Login | Ask::Enter | Ask::Session => match result {
                 Ok(reply) => self.on_opened(now, &ask, reply, out),
                 Err(refusal) => Err(Fault::refused(
@@ -368,6 +372,5 @@ mod tests {
     fn an_idle_connection_is_small() {
         let bytes = size_of::<MqttConnection>();
         assert!(bytes <= CONNECTION_BYTES_MAX, "{bytes} bytes");
-        assert_eq!(size_of::<Waiting>(), size_of::<usize>());
     }
 }

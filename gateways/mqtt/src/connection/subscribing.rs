@@ -13,6 +13,7 @@ use anabranch_core::gateway::{
 use anabranch_core::message::Quality;
 
 use super::leaving::quality_of;
+use super::replaying::stream_name;
 use super::{
     ASKS_MAX, Ask, Fault, MqttConnection, Packet, Properties, PropertiesBuilder, PropertyId,
     ReasonCode, Version,
@@ -25,6 +26,7 @@ use crate::codec::{
 use crate::reason;
 
 /// An acknowledgement in the making.
+#[derive(Debug)]
 pub(super) struct Wanted {
     packet_id: u16,
     /// Per filter; `None` where the broker was asked.
@@ -35,6 +37,20 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    /// The places of filters that are not answered.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = usize> {
+        let all = self.reasons.iter().enumerate();
+        all.filter(|(_, reason)| reason.is_none())
+            .map(|(place, _)| place)
+    }
+
+    /// The answer of one filter.
+    pub(super) fn answer(&mut self, place: usize, reason: ReasonCode) {
+        if let Some(gap) = self.reasons.get_mut(place) {
+            *gap = Some(reason);
+        }
+    }
+
     /// The finished list, with the broker's answers in the gaps.
     fn fill(self, mut answers: impl Iterator<Item = ReasonCode>) -> Vec<ReasonCode> {
         let gap = ReasonCode::UNSPECIFIED_ERROR;
@@ -63,13 +79,19 @@ impl MqttConnection {
             .unwrap_or(0);
         let mut filters = Vec::with_capacity(subscribe.filters.len());
         let mut reasons = Vec::with_capacity(subscribe.filters.len());
+        let mut streams = Vec::new();
         for entry in &subscribe.filters {
+            if stream_name(&entry.filter).is_some() {
+                streams.push((reasons.len(), entry));
+                reasons.push(None);
+                continue;
+            }
             let filter = session_filter(entry, identifier);
             reasons.push(filter.as_ref().err().copied());
             filters.extend(filter);
         }
         let old = self.client.version == Version::V31;
-        if old && filters.len() < reasons.len() {
+        if old && filters.len() + streams.len() < reasons.len() {
             return Err(Fault::peer(
                 ReasonCode::TOPIC_FILTER_INVALID,
                 "a malformed topic filter, which 3.1 cannot be told of",
@@ -81,6 +103,10 @@ impl MqttConnection {
             reasons,
             granted_anyway: asked.filter(|_| old).collect(),
         };
+        if !streams.is_empty() {
+            let properties = &subscribe.properties;
+            return self.subscribe_with_streams(wanted, filters, &streams, properties, out);
+        }
         if filters.is_empty() {
             self.suback(wanted, std::iter::empty(), None, out);
             return Ok(());
@@ -127,6 +153,10 @@ impl MqttConnection {
         let mut filters = Vec::with_capacity(unsubscribe.filters.len());
         let mut reasons = Vec::with_capacity(unsubscribe.filters.len());
         for text in &unsubscribe.filters {
+            if let Some(stream) = stream_name(text) {
+                reasons.push(Some(existed(self.end_replay(stream, out))));
+                continue;
+            }
             let filter = match check_filter(text) {
                 Ok(named) => filter_name(named),
                 Err(_) => Err(ReasonCode::TOPIC_FILTER_INVALID),
@@ -157,12 +187,9 @@ impl MqttConnection {
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         match result {
-            Ok(Reply::Unsubscribed(existed)) => {
+            Ok(Reply::Unsubscribed(results)) => {
                 // [MQTT-3.11.3-2]
-                let reasons = existed.iter().map(|existed| match existed {
-                    true => ReasonCode::SUCCESS,
-                    false => ReasonCode::NO_SUBSCRIPTION_EXISTED,
-                });
+                let reasons = results.iter().map(|one| existed(*one));
                 self.unsuback(wanted, reasons, None, out);
             }
             Ok(_) => self.unsuback(wanted, std::iter::empty(), None, out),
@@ -186,7 +213,7 @@ impl MqttConnection {
 
     /// A 3.1 client hears of success where it is not allowed something, and nothing else that is
     /// not so.
-    fn check_tellable(&self, refusal: &Refusal) -> Result<(), Fault> {
+    pub(super) fn check_tellable(&self, refusal: &Refusal) -> Result<(), Fault> {
         if self.client.version != Version::V31 || refusal.kind == ErrorKind::AccessRefused {
             return Ok(());
         }
@@ -206,7 +233,7 @@ impl MqttConnection {
         ))
     }
 
-    fn suback(
+    pub(super) fn suback(
         &self,
         wanted: Wanted,
         answers: impl Iterator<Item = ReasonCode>,
@@ -248,11 +275,19 @@ impl MqttConnection {
 }
 
 /// The code that grants a quality.
-const fn granted(quality: Quality) -> ReasonCode {
+pub(super) const fn granted(quality: Quality) -> ReasonCode {
     match quality {
         Quality::AtMostOnce => ReasonCode::SUCCESS,
         Quality::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
         Quality::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
+    }
+}
+
+/// The code for a subscription that is no more, if it was one.
+const fn existed(existed: bool) -> ReasonCode {
+    match existed {
+        true => ReasonCode::SUCCESS,
+        false => ReasonCode::NO_SUBSCRIPTION_EXISTED,
     }
 }
 
@@ -269,6 +304,12 @@ fn filter_name(named: Filter<'_>) -> Result<FilterName, ReasonCode> {
 /// What the broker is asked for one filter, or why it is not asked.
 fn session_filter(entry: &SubscribeFilter, identifier: u32) -> Result<SessionFilter, ReasonCode> {
     let named = check_filter(&entry.filter).map_err(|_| ReasonCode::TOPIC_FILTER_INVALID)?;
+    if let Filter::Shared { filter, .. } = named
+        && stream_name(filter).is_some()
+    {
+        // Each reader of a stream gets all of it.
+        return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
+    }
     let FilterName { group, filter } = filter_name(named)?;
     let quality = quality_of(entry.qos);
     let (quality, retained) = match group {

@@ -236,6 +236,7 @@ pub fn answer(line: &str, asked: &mut Vec<Token>) -> Answer {
         }
         "blocked" => return Answer::Blocked(Some("memory")),
         "done" => Ok(Reply::Done),
+        "replaying" => Ok(Reply::Replaying),
         "principal" => Ok(Reply::Principal(Arc::new(Principal {
             user: Arc::from(words.at(1)),
             ..Principal::default()

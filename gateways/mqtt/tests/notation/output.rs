@@ -260,6 +260,29 @@ pub fn command_lines(command: &Command) -> Vec<String> {
                     .collect::<String>()
             )
         }
+        Command::Consume { consume, .. } => {
+            let replay = consume
+                .replay
+                .as_deref()
+                .expect("this gateway consumes streams only");
+            let mut line = format!(
+                "consume {} from={:?} credit={}{}",
+                consume.stream,
+                replay.from,
+                consume.credit,
+                tag(consume.consumer)
+            );
+            if let Some(only) = &replay.only {
+                let _ = write!(
+                    line,
+                    " only={:?} unfiltered={}",
+                    only.values, only.unfiltered
+                );
+            }
+            line.push_str(if consume.no_local { " nl" } else { "" });
+            line
+        }
+        Command::Cancel { consumer, .. } => format!("cancel{}", tag(*consumer)),
         other => panic!("this gateway never asks {other:?}"),
     };
     vec![line]
