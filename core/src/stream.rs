@@ -25,12 +25,13 @@ mod kind;
 mod modes;
 mod offsets;
 mod owed;
+mod postponed;
 mod saved;
 mod slots;
 mod states;
 
 pub use bits::CHUNK_OFFSETS;
-pub use bounds::{Bounds, Ranges, extend};
+pub use bounds::{Bounds, Early, Ranges, extend};
 pub use counts::{Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
@@ -105,6 +106,8 @@ pub struct Stream<B> {
     returned: Offsets,
     /// Nobody attached may receive them now.
     aside: Offsets,
+    /// Came back, and wait before they can go out again.
+    postponed: Option<Box<Offsets>>,
     owed: Option<Box<owed::Owed>>,
     held: u64,
     /// Entries that are not gone.
@@ -140,6 +143,7 @@ impl<B: Clone> Stream<B> {
             chunks: Chunks::default(),
             returned: Offsets::default(),
             aside: Offsets::default(),
+            postponed: None,
             owed: None,
             held: 0,
             kept: 0,

@@ -4,6 +4,7 @@
 //! Never: the choice among readers (`dispatch.rs`).
 //! Next: `shard/questions/attach.rs`, which makes most of them.
 
+use super::Unsettled;
 use crate::authority::Principal;
 use crate::gateway::FilterSpec;
 use crate::message::Message;
@@ -52,6 +53,10 @@ pub struct Reader {
     pub receives_all: bool,
     /// A session's membership in a group: what its filter grants and asks. Absent for a queue's consumers.
     pub member: Option<Box<FilterSpec>>,
+    /// Passed by: it did not settle what it held in time, and gets nothing until it settles something.
+    pub silent: bool,
+    /// How long it has held what; only where that is bounded.
+    pub unsettled: Option<Box<Unsettled>>,
 }
 
 impl Reader {
@@ -72,7 +77,14 @@ impl Reader {
             attached: false,
             receives_all: false,
             member: None,
+            silent: false,
+            unsettled: None,
         }
+    }
+
+    /// Whether it comes into question for new deliveries.
+    pub fn serves(&self) -> bool {
+        self.attached && !self.silent
     }
 
     /// Whether it can be handed a delivery that must be settled.
@@ -82,7 +94,7 @@ impl Reader {
 
     /// How many deliveries it can be handed now, at most.
     pub(super) fn room(&self) -> u64 {
-        if !self.attached {
+        if !self.serves() {
             return 0;
         }
         let travel = TRAVEL_UNITS_MAX.saturating_sub(self.travelling);
@@ -101,6 +113,6 @@ impl Reader {
 
     /// Whether it can be handed a delivery that is settled by being handed out.
     pub fn can_travel(&self) -> bool {
-        self.attached && self.travelling < TRAVEL_UNITS_MAX
+        self.serves() && self.travelling < TRAVEL_UNITS_MAX
     }
 }

@@ -11,7 +11,7 @@
 use super::Meta;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, VhostId};
-use crate::limits::{DeadLetterTo, Mode, Overflow, StreamLimits};
+use crate::limits::{DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -83,6 +83,12 @@ pub struct Settings {
     /// Where dropped messages go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<DeadLetterTo>,
+    /// How long what was given back waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// How long a delivery may be unsettled, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_timeout_ms: Option<u64>,
 }
 
 impl Settings {
@@ -101,6 +107,8 @@ impl Settings {
         take(&mut self.overflow, &lower.overflow);
         take(&mut self.delivery_limit, &lower.delivery_limit);
         take(&mut self.dead_letter, &lower.dead_letter);
+        take(&mut self.retry, &lower.retry);
+        take(&mut self.ack_timeout_ms, &lower.ack_timeout_ms);
     }
 
     /// A declaration's limits with these settings added.
@@ -132,6 +140,9 @@ impl Settings {
                 .dead_letter
                 .clone()
                 .or_else(|| self.dead_letter.clone()),
+            retry: declared.retry.or(self.retry),
+            // 0 is no limit, so the lower one would not do.
+            ack_timeout_ms: declared.ack_timeout_ms.or(self.ack_timeout_ms),
         }
     }
 }

@@ -65,6 +65,8 @@ pub struct ShardLimits {
     /// Messages that wait until they are due (each takes about 120 bytes of memory); a publish that would add one
     /// beyond is refused with `Busy`.
     pub delayed_max: u64,
+    /// How long a delivery of a queue may be unsettled that says nothing of it, in milliseconds; 0 is for ever.
+    pub ack_timeout_ms: u64,
 }
 
 impl Default for ShardLimits {
@@ -77,6 +79,7 @@ impl Default for ShardLimits {
             values_max: 10_000_000,
             values_bytes_max: 256 << 20,
             delayed_max: 4_000_000,
+            ack_timeout_ms: 30 * 60 * 1000,
         }
     }
 }

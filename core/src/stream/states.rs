@@ -61,6 +61,7 @@ impl<B: Clone> Stream<B> {
         }
         self.returned.remove(offset);
         self.aside.remove(offset);
+        self.unpostpone(offset);
         self.owe_elsewhere(offset);
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_admin::backend::BackendError;
 use anabranch_admin::model::{Policy, PolicySettings};
-use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
+use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
 use anabranch_core::meta::MetaCommand;
 use anabranch_core::meta::policy::{AppliesTo, Policy as Stored, Settings};
 
@@ -24,10 +24,11 @@ const MODES: [(&str, Mode); 4] = [
     ("failover", Mode::Failover),
     ("key_shared", Mode::KeyShared),
 ];
-const OVERFLOWS: [(&str, Overflow); 3] = [
+const OVERFLOWS: [(&str, Overflow); 4] = [
     ("drop_oldest", Overflow::DropOldest),
     ("reject", Overflow::Reject),
     ("reject_and_dead_letter", Overflow::RejectAndDeadLetter),
+    ("hold", Overflow::Hold),
 ];
 
 impl NodeBackend {
@@ -88,6 +89,7 @@ fn overflow_word(overflow: Overflow) -> &'static str {
         Overflow::DropOldest => "drop_oldest",
         Overflow::Reject => "reject",
         Overflow::RejectAndDeadLetter => "reject_and_dead_letter",
+        Overflow::Hold => "hold",
     }
 }
 
@@ -105,6 +107,18 @@ fn settings(given: PolicySettings) -> Done<Settings> {
         let why = "dead_letter_key needs dead_letter_exchange";
         return Err(BackendError::Invalid(why.to_owned()));
     }
+    let retry = match given.retry_min_ms {
+        Some(min_ms) => Some(Retry {
+            min_ms: min_ms.max(1),
+            max_ms: given.retry_max_ms,
+            multiplier: given.retry_multiplier,
+        }),
+        None if given.retry_max_ms.is_some() || given.retry_multiplier.is_some() => {
+            let why = "retry_max_ms and retry_multiplier need retry_min_ms";
+            return Err(BackendError::Invalid(why.to_owned()));
+        }
+        None => None,
+    };
     let mode = given.mode.map(|word| meant("mode", &MODES, &word));
     let overflow = given
         .overflow
@@ -121,6 +135,8 @@ fn settings(given: PolicySettings) -> Done<Settings> {
             exchange: Arc::from(exchange),
             key,
         }),
+        retry,
+        ack_timeout_ms: given.ack_timeout_ms,
     })
 }
 
@@ -139,6 +155,10 @@ pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
         delivery_limit: limits.delivery_limit,
         dead_letter_exchange,
         dead_letter_key,
+        retry_min_ms: limits.retry.map(|retry| retry.min_ms),
+        retry_max_ms: limits.retry.and_then(|retry| retry.max_ms),
+        retry_multiplier: limits.retry.and_then(|retry| retry.multiplier),
+        ack_timeout_ms: limits.ack_timeout_ms,
     }
 }
 
@@ -175,6 +195,10 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
             delivery_limit: settings.delivery_limit,
             dead_letter_exchange,
             dead_letter_key,
+            retry_min_ms: settings.retry.map(|retry| retry.min_ms),
+            retry_max_ms: settings.retry.and_then(|retry| retry.max_ms),
+            retry_multiplier: settings.retry.and_then(|retry| retry.multiplier),
+            ack_timeout_ms: settings.ack_timeout_ms,
         },
     }
 }
