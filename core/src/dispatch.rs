@@ -12,9 +12,11 @@
 mod cursor;
 mod ordered;
 mod reader;
+mod unsettled;
 
 pub use cursor::Cursor;
 pub use reader::{Reader, TRAVEL_UNITS_MAX, travel_units};
+pub use unsettled::Unsettled;
 
 use crate::message::Quality;
 use crate::port::ConsumerKey;
@@ -84,7 +86,7 @@ impl Readers {
         self.last_number
     }
 
-    fn place_of(&self, key: ConsumerKey) -> Option<usize> {
+    pub(crate) fn place_of(&self, key: ConsumerKey) -> Option<usize> {
         match self.list.len() > INDEXED {
             true => self.numbered(*self.index.get(&key)?),
             false => self.list.iter().position(|reader| reader.key == key),
@@ -256,7 +258,7 @@ impl Readers {
                 self.turn = (place + 1) % count;
                 Choice::Reader(place)
             }
-            None if self.list.iter().any(|full| full.attached && may(full)) => Choice::NoRoom,
+            None if self.list.iter().any(|full| full.serves() && may(full)) => Choice::NoRoom,
             None => Choice::Nobody,
         }
     }

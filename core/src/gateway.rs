@@ -365,6 +365,14 @@ pub enum Answer {
         /// Why.
         why: Refusal,
     },
+    /// A consumer of a queue has not settled a delivery in time: the connection gives back what it holds, in its
+    /// protocol's words.
+    Overdue {
+        /// Which.
+        consumer: ConsumerTag,
+        /// How long it may hold one, in milliseconds.
+        after_ms: u64,
+    },
     /// The broker stops (`Some`, with the reason) or resumes (`None`) taking publishes.
     Blocked(Option<&'static str>),
 }

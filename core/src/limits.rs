@@ -39,6 +39,36 @@ pub enum Overflow {
     Reject,
     /// It is refused, and goes where dropped messages go.
     RejectAndDeadLetter,
+    /// It waits until there is room, and its publisher with it.
+    Hold,
+}
+
+/// How long a message that came back waits before it is ready again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Retry {
+    /// Never longer than so many milliseconds.
+    #[serde(default)]
+    pub max_ms: Option<u64>,
+    /// After its first return, in milliseconds; at least 1.
+    pub min_ms: u64,
+    /// After each further return so many times as long; absent: by `min_ms` longer.
+    #[serde(default)]
+    pub multiplier: Option<u32>,
+}
+
+impl Retry {
+    /// After so many deliveries.
+    pub fn wait_ms(&self, deliveries: u32) -> u64 {
+        let times = u64::from(deliveries.max(1));
+        let wait_ms = match self.multiplier {
+            None => self.min_ms.saturating_mul(times),
+            Some(multiplier) => {
+                let power = u64::from(multiplier).checked_pow(deliveries.max(1) - 1);
+                self.min_ms.saturating_mul(power.unwrap_or(u64::MAX))
+            }
+        };
+        wait_ms.min(self.max_ms.unwrap_or(u64::MAX))
+    }
 }
 
 /// Where dropped messages go.
@@ -85,6 +115,11 @@ pub struct StreamLimits {
     pub delivery_limit: Option<u32>,
     /// Where dropped messages go.
     pub dead_letter: Option<DeadLetterTo>,
+    /// How long a message waits that its reader gave back; absent: it is ready at once.
+    pub retry: Option<Retry>,
+    /// A delivery is taken from its reader after so many milliseconds without settlement; 0 is never, absent is what
+    /// the shard says.
+    pub ack_timeout_ms: Option<u64>,
 }
 
 impl StreamLimits {
@@ -93,12 +128,48 @@ impl StreamLimits {
         self.is_bounded() && self.overflow == Overflow::DropOldest
     }
 
-    /// Whether ready messages are bounded, by refusing further ones.
+    /// Whether ready messages are bounded, by refusing further ones or letting them wait.
     pub fn refuses(&self) -> bool {
         self.is_bounded() && self.overflow != Overflow::DropOldest
     }
 
+    /// Whether ready messages are bounded, by letting further ones wait.
+    pub fn holds(&self) -> bool {
+        self.is_bounded() && self.overflow == Overflow::Hold
+    }
+
     fn is_bounded(&self) -> bool {
         self.messages_max.is_some() || self.bytes_max.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_grows_by_steps_or_by_a_factor_up_to_the_most() {
+        let waits = |retry: Retry| [0, 1, 2, 3, 9, u32::MAX].map(|times| retry.wait_ms(times));
+        let linear = Retry {
+            min_ms: 100,
+            max_ms: Some(500),
+            multiplier: None,
+        };
+        assert_eq!(waits(linear), [100, 100, 200, 300, 500, 500]);
+        let doubled = Retry {
+            multiplier: Some(2),
+            ..linear
+        };
+        assert_eq!(waits(doubled), [100, 100, 200, 400, 500, 500]);
+        let constant = Retry {
+            multiplier: Some(1),
+            ..linear
+        };
+        assert_eq!(waits(constant), [100; 6]);
+        let endless = Retry {
+            max_ms: None,
+            ..doubled
+        };
+        assert_eq!(endless.wait_ms(u32::MAX), u64::MAX);
     }
 }

@@ -128,6 +128,10 @@ pub struct Extra {
     pub handed: Option<Handed>,
     /// Kept until it is due, and only then routed; no stream is named.
     pub later: Option<Later>,
+    /// Later ones of its sender were written before it: that their numbers are higher makes it no repeat.
+    pub overtaken: bool,
+    /// Taken by a full stream that holds its publishers, too. Not stored.
+    pub at_once: bool,
 }
 
 /// When a message is to be routed, and where from.

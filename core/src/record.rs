@@ -24,7 +24,7 @@
 //! \[origin key\], properties and \[deaths, in postcard\] each as varint length and bytes, then the body to the end of the
 //! record.
 //! A publish with extra has after `by_topic` a varint of bits (1 keep, 2 once by number, 4 handed, 8 once by key,
-//! 16 later) and what they say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2;
+//! 16 later, 32 overtaken) and what they say: keep as vhost varint; once as session 8, then number varint and floor varint, or key 2;
 //! handed as quality 1 (in bits 0-1, 4 no local) and identifier varint; later as due 8, vhost varint and exchange varint.
 //! A change: [`Change`] in postcard encoding; its variants are persisted in order: append only.
 //!
@@ -393,6 +393,8 @@ mod tests {
             once,
             handed,
             later,
+            overtaken: number % 2 == 0,
+            at_once: false,
         })
     }
 

@@ -145,8 +145,10 @@ pub struct Route {
     /// Names this vhost, exchange and address among all that the router knows in this generation: key
     /// of verdict caches.
     pub number: u32,
-    /// A stream in memory is to refuse when it is full: its answer must be waited for.
+    /// A stream in memory is to refuse when it is full, or to hold its publishers: its answer must be waited for.
     pub refusing: bool,
+    /// A stream holds its publishers when it is full.
+    pub holding: bool,
     /// The targets are those of one message: another one with other headers may go elsewhere.
     pub depends_on_headers: bool,
 }
@@ -286,9 +288,11 @@ impl Router {
         route.depends_on_headers = walk.depends_on_headers;
         let active = walk.streams.iter().filter_map(|id| active(&meta, *id));
         let active: Candidates = active.collect();
-        route.refusing = active
-            .iter()
-            .any(|(id, shard)| shard.is_volatile() && meta.effective_limits(*id).refuses());
+        for (id, shard) in &active {
+            let limits = meta.effective_limits(*id);
+            route.refusing |= shard.is_volatile() && limits.refuses();
+            route.holding |= limits.holds();
+        }
         route.add_streams(active);
         if walk.reached_sessions {
             route.by_topic = Some(vhost);

@@ -21,22 +21,26 @@ mod deliver;
 mod forward;
 mod frame;
 mod groups;
+mod hold;
 mod intake;
 mod keyed;
 mod limit;
 mod matching;
 mod modes;
 mod once;
+mod overdue;
 mod policies;
 mod questions;
 mod receipts;
 mod referred;
 mod replay;
 mod retention;
+mod retry;
 mod room;
 mod seek;
 mod settle;
 mod setup;
+mod sweep;
 mod values;
 mod watch;
 mod wills;
@@ -173,6 +177,11 @@ pub struct Shard<B: Place> {
     forwards: forward::Forwards,
     limiter: limit::Limiter,
     delays: delay::Delays,
+    retries: retry::Retries,
+    waits: hold::Waits,
+    sweeps: sweep::Sweeps,
+    /// Readers that hold something they are to settle in time.
+    watched: Vec<(StreamId, ConsumerKey)>,
     /// When its host last called.
     now: Now,
     next_tick: MonotonicMs,
@@ -234,6 +243,10 @@ impl<B: Place> Shard<B> {
             forwards: forward::Forwards::default(),
             limiter: limit::Limiter::default(),
             delays: delay::Delays::default(),
+            retries: retry::Retries::default(),
+            waits: hold::Waits::default(),
+            sweeps: sweep::Sweeps::default(),
+            watched: Vec::new(),
             now: Now::default(),
             next_tick: MonotonicMs(0),
             withheld: None,
@@ -328,7 +341,27 @@ impl<B: Place> Shard<B> {
                         self.saw_kept(by_topic, &streams, extra.as_deref(), &message);
                     }
                     if self.limiter.may_refuse()
-                        && let Some(takers) = self.refuse_where_full(&streams, &message)
+                        && let Some(stream) =
+                            self.must_wait_for(&streams, extra.as_deref(), &message)
+                    {
+                        let publish = hold::Publish {
+                            from,
+                            sequence,
+                            streams,
+                            by_topic,
+                            patient,
+                            extra,
+                            message,
+                        };
+                        if let Err(kind) = self.let_wait(stream, publish) {
+                            let why = PublishOutcome::Refused(kind);
+                            self.outbox.published(from, sequence, why);
+                        }
+                        continue;
+                    }
+                    if self.limiter.may_refuse()
+                        && let Some(takers) =
+                            self.refuse_where_full(&streams, extra.as_deref(), &message)
                     {
                         let extra = extra.as_deref();
                         let mark = (from, sequence);

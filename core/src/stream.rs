@@ -32,12 +32,13 @@ mod offsets;
 mod owed;
 mod packed;
 mod place;
+mod postponed;
 mod saved;
 mod slots;
 mod states;
 
 pub use bits::CHUNK_OFFSETS;
-pub use bounds::{Bounds, Ranges, extend};
+pub use bounds::{Bounds, Early, Ranges, extend};
 pub use counts::{Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
@@ -119,6 +120,8 @@ pub struct Stream<B: Place> {
     returned: Offsets,
     /// Nobody attached may receive them now.
     aside: Offsets,
+    /// Came back, and wait before they can go out again.
+    postponed: Option<Box<Offsets>>,
     owed: Option<Box<owed::Owed>>,
     /// Further numbers of filters, of the few entries that have some.
     more_identifiers: Option<Box<BTreeMap<u64, Arc<Vec<u32>>>>>,
@@ -164,6 +167,7 @@ impl<B: Place> Stream<B> {
             chunks: Chunks::default(),
             returned: Offsets::default(),
             aside: Offsets::default(),
+            postponed: None,
             owed: None,
             more_identifiers: None,
             index: None,

@@ -21,6 +21,7 @@ mod events;
 mod forward;
 mod groups;
 mod held;
+mod held_up;
 mod host;
 mod mail;
 mod once;
@@ -71,6 +72,7 @@ pub struct Worker {
     lanes: FxHashMap<ShardId, Lane>,
     groups: publish::Groups,
     forwarding: forward::Forwarding,
+    held_up: held_up::HeldUp,
     readings: values::Readings,
     gatherings: groups::Gatherings,
     steps: FxHashMap<(ShardId, Ticket), (ConnectionId, Step)>,
@@ -119,6 +121,7 @@ impl Worker {
             lanes: FxHashMap::default(),
             groups: publish::Groups::default(),
             forwarding: forward::Forwarding::default(),
+            held_up: held_up::HeldUp::default(),
             readings: values::Readings::default(),
             gatherings: groups::Gatherings::default(),
             steps: FxHashMap::default(),

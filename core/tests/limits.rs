@@ -357,7 +357,7 @@ fn a_full_queue_refuses_though_others_take_it() {
             assert_eq!(drain(&mut node, client, "other").len(), 4);
             let sent_on = match overflow {
                 Overflow::RejectAndDeadLetter => vec!["3", "4"],
-                Overflow::Reject | Overflow::DropOldest => vec![],
+                Overflow::Reject | Overflow::DropOldest | Overflow::Hold => vec![],
             };
             assert_eq!(drain(&mut node, client, "dead"), sent_on);
             // Only to the full one: nothing is stored at all.

@@ -185,7 +185,7 @@ impl Day {
         }
         match self.limits.overflow {
             Overflow::RejectAndDeadLetter => self.model.dead.push(number),
-            Overflow::Reject | Overflow::DropOldest => {
+            Overflow::Reject | Overflow::DropOldest | Overflow::Hold => {
                 self.model.refused.insert(number);
             }
         }

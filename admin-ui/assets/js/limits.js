@@ -14,6 +14,7 @@ const OVERFLOWS = {
   drop_oldest: "drop the oldest",
   reject: "refuse new ones",
   reject_and_dead_letter: "refuse and dead-letter",
+  hold: "hold the publishers",
 };
 
 /** Name of a setting, its label, what to type, and the argument of a declaration that means it. */
@@ -24,12 +25,17 @@ const NUMBERS = [
   ["bytes_max", "Bytes that may wait", "bytes", "x-max-length-bytes"],
   ["age_max_ms", "A stream keeps messages for", "milliseconds", null],
   ["delivery_limit", "A message may come back", "times", "x-delivery-limit"],
+  ["retry_min_ms", "One that came back waits", "milliseconds", "x-delayed-retry-min"],
+  ["retry_max_ms", "… and never longer than", "milliseconds", "x-delayed-retry-max"],
+  ["retry_multiplier", "… each time so many times as long", "by steps", "x-delayed-retry-multiplier"],
+  ["ack_timeout_ms", "Acknowledged within", "milliseconds", "x-consumer-timeout"],
 ];
+const NEVER_ZERO = ["expires_ms", "retry_min_ms", "retry_max_ms", "retry_multiplier"];
 const TEXTS = [
   ["dead_letter_exchange", "Dropped ones go to exchange", "nowhere", "x-dead-letter-exchange"],
   ["dead_letter_key", "… with routing key", "their own", "x-dead-letter-routing-key"],
 ];
-const OVERFLOW_ARGUMENTS = { drop_oldest: "drop-head", reject: "reject-publish", reject_and_dead_letter: "reject-publish-dlx" };
+const OVERFLOW_ARGUMENTS = { drop_oldest: "drop-head", reject: "reject-publish", reject_and_dead_letter: "reject-publish-dlx", hold: "hold-publisher" };
 
 const choose = (words, chosen, none) => html`<option value="" selected=${!chosen}>${none}</option>${Object.entries(words).map(([value, text]) => html`<option value=${value} selected=${chosen === value}>${text}</option>`)}`;
 
@@ -44,7 +50,7 @@ export function LimitFields({ settings = {}, only = null }) {
   return html`<div class="pair">
     ${shown("mode") && html`<${Field} label="Readers share it"><select name="mode">${choose(MODES, settings.mode, "not set")}</select><//>`}
     ${shown("overflow") && html`<${Field} label="When no more may wait"><select name="overflow">${choose(OVERFLOWS, settings.overflow, "not set")}</select><//>`}
-    ${numbers.map(([name, label, unit]) => html`<${Field} key=${name} label=${label}><input name=${name} type="number" min=${name === "expires_ms" ? 1 : 0} step="1" placeholder=${unit} defaultValue=${settings[name] ?? ""} /><//>`)}
+    ${numbers.map(([name, label, unit]) => html`<${Field} key=${name} label=${label}><input name=${name} type="number" min=${NEVER_ZERO.includes(name) ? 1 : 0} step="1" placeholder=${unit} defaultValue=${settings[name] ?? ""} /><//>`)}
     ${texts.map(([name, label, none]) => html`<${Field} key=${name} label=${label}><input name=${name} class="mono" maxlength="255" placeholder=${none} defaultValue=${settings[name] ?? ""} /><//>`)}
     ${shown("capture") && html`<${CaptureField} filters=${settings.capture} />`}
   </div>`;
@@ -95,6 +101,8 @@ export function limitWords(settings) {
     settings.capture?.length && ["Keeps", settings.capture.join(", ")],
     settings.overflow && ["Beyond that", OVERFLOWS[settings.overflow] ?? settings.overflow],
     settings.delivery_limit != null && ["May come back", `${count(settings.delivery_limit)} times`],
+    settings.retry_min_ms != null && ["One that came back waits", `${duration(settings.retry_min_ms)}${settings.retry_multiplier != null ? `, each time ${settings.retry_multiplier} times as long` : " more each time"}${settings.retry_max_ms != null ? `, at most ${duration(settings.retry_max_ms)}` : ""}`],
+    settings.ack_timeout_ms != null && ["Acknowledged within", settings.ack_timeout_ms === 0 ? "any time" : duration(settings.ack_timeout_ms)],
     to != null && ["Dropped ones go to", `${to || "(default)"}${settings.dead_letter_key != null ? ` with key ${settings.dead_letter_key}` : ""}`],
   ].filter(Boolean);
 }

@@ -42,7 +42,7 @@ pub struct PolicySettings {
     /// How long a stream keeps messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_max_ms: Option<u64>,
-    /// `drop_oldest`, `reject` or `reject_and_dead_letter`.
+    /// `drop_oldest`, `reject`, `reject_and_dead_letter` or `hold`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<String>,
     /// How often a message may come back.
@@ -57,4 +57,16 @@ pub struct PolicySettings {
     /// Topics whose messages streams keep, as filters with `/` between levels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Vec<String>>,
+    /// What its reader gave back waits so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_min_ms: Option<u64>,
+    /// ... and never longer than so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_max_ms: Option<u64>,
+    /// ... each time so many times as long; absent: each time by `retry_min_ms` longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_multiplier: Option<u32>,
+    /// A delivery is taken from its reader after so long without acknowledgement; 0 is never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_timeout_ms: Option<u64>,
 }

@@ -28,7 +28,7 @@ impl Readers {
             return self.list.get(place);
         }
         let before = self.list.get(self.numbered(self.lead)?)?;
-        before.attached.then_some(before)
+        before.serves().then_some(before)
     }
 
     fn candidate(&self) -> Option<usize> {
@@ -38,7 +38,7 @@ impl Readers {
                 let (rank, best) = (reader.priority, &self.list[best]);
                 rank > best.priority || (rank == best.priority && reader.number == self.lead)
             });
-            if reader.attached && better {
+            if reader.serves() && better {
                 best = Some(place);
             }
         }

@@ -5,6 +5,7 @@
 //! Next: `shard/questions/attach.rs`, which makes most of them.
 
 use super::Cursor;
+use super::Unsettled;
 use crate::authority::Principal;
 use crate::gateway::FilterSpec;
 use crate::message::Message;
@@ -55,6 +56,10 @@ pub struct Reader {
     pub member: Option<Box<FilterSpec>>,
     /// Its own place, where messages stay.
     pub cursor: Option<Box<Cursor>>,
+    /// Passed by: it did not settle what it held in time, and gets nothing until it settles something.
+    pub silent: bool,
+    /// How long it has held what; only where that is bounded.
+    pub unsettled: Option<Box<Unsettled>>,
 }
 
 impl Reader {
@@ -76,7 +81,14 @@ impl Reader {
             receives_all: false,
             member: None,
             cursor: None,
+            silent: false,
+            unsettled: None,
         }
+    }
+
+    /// Whether it comes into question for new deliveries.
+    pub fn serves(&self) -> bool {
+        self.attached && !self.silent
     }
 
     /// Whether it can be handed a delivery that must be settled.
@@ -86,7 +98,7 @@ impl Reader {
 
     /// How many deliveries it can be handed now, at most.
     pub(super) fn room(&self) -> u64 {
-        if !self.attached {
+        if !self.serves() {
             return 0;
         }
         let travel = TRAVEL_UNITS_MAX.saturating_sub(self.travelling);
@@ -105,6 +117,6 @@ impl Reader {
 
     /// Whether it can be handed a delivery that is settled by being handed out.
     pub fn can_travel(&self) -> bool {
-        self.attached && self.travelling < TRAVEL_UNITS_MAX
+        self.serves() && self.travelling < TRAVEL_UNITS_MAX
     }
 }

@@ -12,7 +12,7 @@ use super::{Meta, Stream};
 use crate::address::TopicFilter;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, VhostId};
-use crate::limits::{DeadLetterTo, Mode, Overflow, StreamLimits};
+use crate::limits::{DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -111,6 +111,12 @@ pub struct Settings {
     /// Filters of the vhost's topic exchange whose messages are kept; for streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Vec<TopicFilter>>,
+    /// How long what was given back waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// How long a delivery may be unsettled, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ack_timeout_ms: Option<u64>,
 }
 
 impl Settings {
@@ -131,6 +137,8 @@ impl Settings {
         take(&mut self.delivery_limit, &lower.delivery_limit);
         take(&mut self.dead_letter, &lower.dead_letter);
         take(&mut self.capture, &lower.capture);
+        take(&mut self.retry, &lower.retry);
+        take(&mut self.ack_timeout_ms, &lower.ack_timeout_ms);
     }
 
     /// A declaration's limits with these settings added.
@@ -172,6 +180,9 @@ impl Settings {
                 .dead_letter
                 .clone()
                 .or_else(|| self.dead_letter.clone()),
+            retry: declared.retry.or(self.retry),
+            // 0 is no limit, so the lower one would not do.
+            ack_timeout_ms: declared.ack_timeout_ms.or(self.ack_timeout_ms),
         }
     }
 }

@@ -23,6 +23,13 @@ pub enum ShardEvent {
         /// How.
         outcome: PublishOutcome,
     },
+    /// A publish of this worker waits for room in its stream; [`ShardEvent::Published`] comes when it has found some.
+    Waits {
+        /// Which.
+        sequence: Sequence,
+        /// What it costs in memory.
+        cost_bytes: usize,
+    },
     /// The answer to a question.
     Reply {
         /// Of the question.
@@ -43,6 +50,13 @@ pub enum ShardEvent {
         consumer: ConsumerKey,
         /// Why.
         why: Refusal,
+    },
+    /// A consumer of a queue holds a delivery for longer than it may.
+    Overdue {
+        /// Which.
+        consumer: ConsumerKey,
+        /// How long it may, in milliseconds.
+        after_ms: u64,
     },
     /// Another connection took this one's session over.
     Displaced {

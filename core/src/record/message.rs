@@ -19,6 +19,10 @@ const EXTRA_ONCE: u64 = 2;
 const EXTRA_HANDED: u64 = 4;
 const EXTRA_KEYED: u64 = 8;
 const EXTRA_LATER: u64 = 16;
+const EXTRA_OVERTAKEN: u64 = 32;
+/// All that is known.
+const EXTRA_ALL: u64 =
+    EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED | EXTRA_HANDED | EXTRA_LATER | EXTRA_OVERTAKEN;
 const HANDED_NO_LOCAL: u8 = 4;
 const FLAG_RETAIN: u8 = 4;
 const FLAG_EXPIRES: u8 = 8;
@@ -34,7 +38,8 @@ pub(super) fn put_extra(out: &mut BytesMut, extra: &Extra) {
     };
     let handed = extra.handed.map_or(0, |_| EXTRA_HANDED);
     let later = extra.later.map_or(0, |_| EXTRA_LATER);
-    put_varint(out, keep | once | handed | later);
+    let overtaken = if extra.overtaken { EXTRA_OVERTAKEN } else { 0 };
+    put_varint(out, keep | once | handed | later | overtaken);
     if let Some(vhost) = extra.keep {
         put_varint(out, u64::from(vhost.0));
     }
@@ -68,10 +73,13 @@ pub(super) fn put_extra(out: &mut BytesMut, extra: &Extra) {
 
 pub(super) fn take_extra(bytes: &mut Bytes) -> Result<Extra, RecordError> {
     let bits = varint(bytes)?;
-    if bits & !(EXTRA_KEEP | EXTRA_ONCE | EXTRA_KEYED | EXTRA_HANDED | EXTRA_LATER) != 0 {
+    if bits & !EXTRA_ALL != 0 {
         return Err(RecordError::Field);
     }
-    let mut extra = Extra::default();
+    let mut extra = Extra {
+        overtaken: bits & EXTRA_OVERTAKEN != 0,
+        ..Extra::default()
+    };
     if bits & EXTRA_KEEP != 0 {
         let vhost = u32::try_from(varint(bytes)?).map_err(|_| RecordError::Field)?;
         extra.keep = Some(VhostId(vhost));

@@ -73,11 +73,12 @@ impl Shard<Position> {
             return;
         }
         let last = self.lanes.entry(mark.lane).or_default();
-        let repeated = mark.sequence <= *last;
+        let overtaken = extra.is_some_and(|extra| extra.overtaken);
+        let repeated = mark.sequence <= *last && !overtaken;
         let outcome = if repeated {
             PublishOutcome::Routed
         } else {
-            *last = mark.sequence;
+            *last = mark.sequence.max(*last);
             self.store(clock, streams, by_topic, extra, message, place)
         };
         if let Some(worker) = self.worker_of(mark.lane) {
@@ -126,6 +127,7 @@ impl<B: Place> Shard<B> {
         self.heard.forget(id);
         self.limiter.forget(id, stream.bounds);
         self.delays.forget(id);
+        self.sweeps.forget(id, stream.bounds);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());

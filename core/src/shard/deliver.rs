@@ -12,14 +12,17 @@ use crate::gateway::Delivery;
 use crate::id::{Now, Offset, StreamId, UnixMs};
 use crate::limits::Mode;
 use crate::message::{Message, Quality};
-use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard, Withheld};
+use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard, Store, Withheld};
 use crate::stream::{Entry, Stream};
 use bytes::Bytes;
 use std::sync::Arc;
 
 impl<B: Place> Shard<B> {
     /// Hands out whatever can be, from every stream that changed since the last call.
-    pub fn dispatch(&mut self, now: Now, bodies: &mut dyn Bodies<B>) {
+    pub fn dispatch(&mut self, now: Now, bodies: &mut dyn Bodies<B>)
+    where
+        Self: Store<B>,
+    {
         self.now = now;
         if self.authority.generation() != self.verdict_generation {
             self.renew_rights();
@@ -48,6 +51,7 @@ impl<B: Place> Shard<B> {
             self.note_cursor(&stream);
             self.streams[place as usize] = Some(stream);
         }
+        self.take_waiting();
         self.send_forwards(now, bodies);
         if !self.reads.is_empty() {
             self.answer_reads(now.unix);
@@ -268,7 +272,9 @@ impl<B: Place> Shard<B> {
             attempt
         } else {
             reader.held += 1;
-            stream.hold(offset, number)
+            let attempt = stream.hold(offset, number);
+            self.note_unsettled(stream, place, offset);
+            attempt
         };
         let delivery = Delivery {
             consumer: key.tag,

@@ -77,7 +77,11 @@ impl<B: Place> Shard<B> {
         if self.unfinished {
             return MonotonicMs(0);
         }
-        let wakes = [self.limiter.wake_at(), self.delays.wake_at()];
+        let wakes = [
+            self.limiter.wake_at(),
+            self.delays.wake_at(),
+            self.retries.wake_at(),
+        ];
         let tick = wakes.into_iter().flatten().fold(self.next_tick, Ord::min);
         match self.settles_since {
             Some(since) if self.journalled() => since.after(SETTLE_LINGER_MS).min(tick),
@@ -91,6 +95,7 @@ impl<B: Place> Shard<B> {
         if self.limiter.wake_at().is_some_and(|at| at <= now.monotonic) {
             self.look_at_limits(now);
         }
+        self.look_at_retries(now.monotonic);
         if now.monotonic < self.next_tick {
             return;
         }
@@ -114,6 +119,8 @@ impl<B: Place> Shard<B> {
         self.forwards.retry();
         self.end_values(now.unix);
         self.end_delays(now.unix);
+        self.look_at_unsettled(now.monotonic);
+        self.sweep(now);
         self.end_retired();
         self.renew_policies(now.unix);
         if self.authority.generation() != self.verdict_generation {

@@ -69,7 +69,7 @@ impl Shard<Arc<Message>> {
         }
         let clock = self.now.unix.max(message.published);
         if self.limiter.may_refuse()
-            && let Some(takers) = self.refuse_where_full(streams, message)
+            && let Some(takers) = self.refuse_where_full(streams, extra, message)
         {
             self.store(clock, &takers, by_topic, extra, message, (message, 0));
             return PublishOutcome::Refused(ErrorKind::QuotaExceeded);

@@ -53,7 +53,7 @@ impl<B: Place> Shard<B> {
     ) {
         self.read_held(stream, bodies);
         stream.order_unseen();
-        let attached = || stream.readers.iter().filter(|reader| reader.attached);
+        let attached = || stream.readers.iter().filter(|reader| reader.serves());
         let numbers = || attached().map(|reader| reader.number);
         if let Some(keyed) = stream.keyed.as_deref_mut()
             && !keyed.has_members(numbers())
@@ -208,7 +208,7 @@ impl<B: Place> Shard<B> {
         let mut place = 0;
         while let Some(reader) = stream.readers.get(place).filter(|_| !held) {
             let number = reader.number;
-            let claims = reader.attached
+            let claims = reader.serves()
                 && best.is_none_or(|best| Keyed::claim(key, number) > Keyed::claim(key, best));
             if claims && self.may_take_at(stream, place, entry, message) {
                 best = Some(number);

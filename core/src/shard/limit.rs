@@ -123,12 +123,14 @@ impl<B: Place> Shard<B> {
         });
     }
 
-    /// A delivery comes back: to its place, unless it did so too often.
-    pub(super) fn give_back(&mut self, stream: &mut Stream<B>, offset: u64) {
+    /// A delivery comes back: to its place, unless it did so too often. With `waits` it is tried again as late as the
+    /// stream's limits say.
+    pub(super) fn give_back(&mut self, stream: &mut Stream<B>, offset: u64, waits: bool) {
         match stream.limits.delivery_limit {
             Some(limit) if stream.attempts(offset) > limit => {
                 self.bury(stream, offset, DeathReason::DeliveryLimit);
             }
+            _ if waits => self.try_later(stream, offset),
             _ => stream.release(offset),
         }
     }
@@ -145,7 +147,7 @@ impl<B: Place> Shard<B> {
                 }
                 Some(_) => {
                     for offset in stream.held_by(number) {
-                        shard.give_back(stream, offset);
+                        shard.give_back(stream, offset, false);
                     }
                 }
             }
@@ -173,6 +175,7 @@ impl<B: Place> Shard<B> {
         let first = stream.next().and_then(|offset| stream.entry(offset));
         let due = first.map(|entry| entry.expires).unwrap_or_default();
         self.limiter.arm(stream.id, &mut stream.bounds, due);
+        self.sweeps.arm(stream.id, &mut stream.bounds);
     }
 
     fn bury_ended(&mut self, now: UnixMs, stream: &mut Stream<B>, offset: u64) -> bool {
@@ -255,6 +258,7 @@ impl<B: Place> Shard<B> {
         for place in 0..self.streams.len() {
             if let Some(stream) = self.streams[place].as_deref_mut() {
                 stream.bounds.seen = stream.end();
+                stream.bounds.early.suspect();
                 if stream.session().is_none() && stream.has_next() {
                     self.list(place as u32);
                 }
@@ -294,8 +298,10 @@ impl<B: Place> Shard<B> {
     pub(super) fn refuse_where_full(
         &mut self,
         streams: &[StreamId],
+        extra: Option<&Extra>,
         message: &Arc<Message>,
     ) -> Option<SmallVec<[StreamId; 2]>> {
+        let at_once = extra.is_some_and(|extra| extra.at_once);
         let bytes = message.body.len() as u64;
         let mut takers: SmallVec<[StreamId; 2]> = SmallVec::new();
         for id in streams {
@@ -307,7 +313,7 @@ impl<B: Place> Shard<B> {
             let Some(stream) = self.stream_mut(*id) else {
                 continue;
             };
-            if stream.takes_one_more(bytes) {
+            if stream.takes_one_more(bytes) || (stream.limits.holds() && at_once) {
                 if journalled {
                     stream.bounds.coming.entries += 1;
                     stream.bounds.coming.bytes += bytes;

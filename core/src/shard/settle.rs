@@ -45,7 +45,13 @@ impl<B: Place> Shard<B> {
             self.streams[place as usize] = Some(stream);
             return self.list(place);
         }
-        if let Some(number) = stream.readers.find(key).map(|reader| reader.number) {
+        let known = stream.readers.find(key).map(|reader| {
+            reader.silent = false;
+            // What a reader leaves behind that was detached is ready at once. One that takes single messages is never
+            // attached and has no credit.
+            (reader.number, reader.attached || reader.credit == 0)
+        });
+        if let Some((number, waits)) = known {
             let mut count = 0;
             let top = last.0.min(stream.end().saturating_sub(1));
             for offset in first.0..=top {
@@ -54,7 +60,7 @@ impl<B: Place> Shard<B> {
                 }
                 count += 1;
                 match outcome {
-                    Outcome::Released => self.give_back(&mut stream, offset),
+                    Outcome::Released => self.give_back(&mut stream, offset, waits),
                     Outcome::Accepted => {
                         stream.tally.settled += 1;
                         self.dismiss(&mut stream, offset);

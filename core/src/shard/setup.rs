@@ -50,6 +50,8 @@ pub struct ShardLimits {
     pub delayed_max: u64,
     /// Memory for entries of a journalled shard that lie in its index file too, in bytes.
     pub index_memory_bytes: usize,
+    /// How long a delivery of a queue may be unsettled that says nothing of it, in milliseconds; 0 is for ever.
+    pub ack_timeout_ms: u64,
 }
 
 impl Default for ShardLimits {
@@ -63,6 +65,7 @@ impl Default for ShardLimits {
             values_bytes_max: 256 << 20,
             delayed_max: 4_000_000,
             index_memory_bytes: 32 << 20,
+            ack_timeout_ms: 30 * 60 * 1000,
         }
     }
 }

@@ -32,6 +32,63 @@ pub struct Bounds {
     pub coming: Volume,
     /// Where messages stay: the oldest, with the bytes of their bodies, that are to go and are not gone yet.
     pub going: Volume,
+    /// What ends before something that came before it.
+    pub early: Early,
+    /// When that is looked for, as the shard's list has it; 0 is not at all.
+    pub swept_at: UnixMs,
+}
+
+/// Whether messages end in the order in which they came, and when the first one ends that does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Early {
+    /// The latest end so far; [`Early::NEVER`] when one never ends.
+    latest: u64,
+    /// The first end that is earlier than one before it; 0 when there is none.
+    first: UnixMs,
+}
+
+impl Early {
+    const NEVER: u64 = u64::MAX;
+
+    /// One comes that ends then; 0 is never.
+    pub fn note(&mut self, end: UnixMs) {
+        if end.0 == 0 {
+            self.latest = Early::NEVER;
+        } else if end.0 >= self.latest {
+            self.latest = end.0;
+        } else {
+            self.seen(end);
+        }
+    }
+
+    /// When the first ends that ends early; 0 is none.
+    pub fn first(&self) -> UnixMs {
+        self.first
+    }
+
+    /// One that ends early may be there already.
+    pub fn suspect(&mut self) {
+        self.seen(UnixMs(1));
+    }
+
+    /// All that end early were looked at.
+    pub fn settle(&mut self) {
+        self.first = UnixMs(0);
+    }
+
+    /// What another look found.
+    pub fn add(&mut self, other: Early) {
+        self.latest = self.latest.max(other.latest);
+        if other.first.0 != 0 {
+            self.seen(other.first);
+        }
+    }
+
+    fn seen(&mut self, end: UnixMs) {
+        if self.first.0 == 0 || end < self.first {
+            self.first = end;
+        }
+    }
 }
 
 impl<B: Place> Stream<B> {
@@ -42,11 +99,8 @@ impl<B: Place> Stream<B> {
 
     /// The lowest ready offset, also when nobody may receive it now.
     pub fn oldest_ready(&self) -> Option<u64> {
-        let aside = self.aside.first();
-        match (self.next(), aside) {
-            (Some(next), Some(aside)) => Some(next.min(aside)),
-            (next, aside) => next.or(aside),
-        }
+        let waiting = [self.next(), self.aside.first(), self.first_postponed()];
+        waiting.into_iter().flatten().min()
     }
 
     /// Whether a message is there and with nobody.
@@ -78,6 +132,7 @@ impl<B: Place> Stream<B> {
     /// What comes at `clock` ends then.
     pub fn note_end(&mut self, end: UnixMs, clock: UnixMs) {
         self.bounds.fleeting |= end.0 != 0 && end <= clock;
+        self.bounds.early.note(end);
     }
 
     /// Something that was let in is stored.

@@ -44,7 +44,7 @@ pub struct Tally {
 impl<B: Place> Stream<B> {
     /// Messages waiting or ready.
     pub fn ready(&self) -> u64 {
-        let back = self.returned.len() + self.aside.len();
+        let back = self.returned.len() + self.aside.len() + self.postponed_count();
         self.end - self.cursor + back + self.parked() as u64
     }
 

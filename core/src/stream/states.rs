@@ -61,6 +61,7 @@ impl<B: Place> Stream<B> {
         }
         self.returned.remove(offset);
         self.aside.remove(offset);
+        self.unpostpone(offset);
         self.owe_elsewhere(offset);
     }
 

@@ -66,6 +66,8 @@ pub(super) struct Connected {
     pub(super) touched: SmallVec<[ShardId; 2]>,
     /// Bytes published to blocked shards.
     pub(super) parked_bytes: usize,
+    /// Cost of its publishes that wait for room in a stream.
+    pub(super) waiting_bytes: usize,
     /// What waits for what was asked before it.
     pub(super) held: held::Held,
     /// Publishes that wait for what was published before them.
@@ -97,6 +99,7 @@ impl Connected {
             session: None,
             touched: SmallVec::new(),
             parked_bytes: 0,
+            waiting_bytes: 0,
             held: held::Held::default(),
             once: once::Queue::default(),
             everywhere: Cell::default(),

@@ -19,6 +19,10 @@ impl Worker {
                     last,
                     outcome,
                 } => self.finish_publishes(now, from, first, last, outcome),
+                ShardEvent::Waits {
+                    sequence,
+                    cost_bytes,
+                } => self.publish_waits(from, sequence, cost_bytes),
                 ShardEvent::Deliver {
                     connection,
                     deliveries,
@@ -40,6 +44,16 @@ impl Worker {
                                 .mail
                                 .answers
                                 .push(Answer::Ended { consumer: tag, why });
+                        }
+                    });
+                }
+                ShardEvent::Overdue { consumer, after_ms } => {
+                    let ConsumerKey { connection, tag } = consumer;
+                    self.with(connection, |state| {
+                        if state.readers.contains_key(&tag) {
+                            let consumer = tag;
+                            let answer = Answer::Overdue { consumer, after_ms };
+                            state.mail.answers.push(answer);
                         }
                     });
                 }
@@ -92,7 +106,9 @@ impl Worker {
         for connection in parked {
             self.with(connection, |state| {
                 state.parked_bytes = 0;
-                state.mail.answers.push(Answer::Blocked(None));
+                if state.waiting_bytes == 0 {
+                    state.mail.answers.push(Answer::Blocked(None));
+                }
             });
         }
     }

@@ -63,6 +63,9 @@ impl Worker {
             if once.is_some() {
                 extra.get_or_insert_default().once = once;
             }
+            if route.holding {
+                extra.get_or_insert_default().at_once = true;
+            }
             let at_once = shard.is_volatile() && !self.blocked.contains(&shard);
             if at_once && shard == own {
                 let extra = extra.as_deref();

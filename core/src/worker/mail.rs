@@ -61,13 +61,14 @@ impl Worker {
         }
     }
 
-    /// Whether its socket may be read: not while it has parked too much for a blocked shard.
+    /// Whether its socket may be read: not while it has parked too much for a blocked shard, or a stream that holds
+    /// its publishers.
     pub fn may_read(&self, connection: ConnectionId) -> bool {
         let Some(state) = self.connections.get(&connection) else {
             return true;
         };
         let most = self.limits.parked_bytes_max;
-        state.held.bytes() + state.once.bytes() < most
+        state.held.bytes() + state.once.bytes() + state.waiting_bytes < most
             && (self.blocked.is_empty() || state.parked_bytes < most)
     }
 }

@@ -107,7 +107,7 @@ impl Lane {
         passed.map(|(_, connection)| connection).collect()
     }
 
-    fn finish(&mut self, sequence: Sequence) -> Option<Waiting> {
+    pub(super) fn finish(&mut self, sequence: Sequence) -> Option<Waiting> {
         let at = sequence.0.checked_sub(self.finished + 1)? as usize;
         let found = self.waiting.get_mut(at)?;
         let before = *found;
@@ -304,12 +304,16 @@ impl Worker {
             let blocked = self.blocked.contains(shard);
             let lane = self.lanes.entry(*shard).or_default();
             let sequence = lane.push(Waiting::new(connection, token, group));
+            let mut extra = super::values::extra(&route, *shard);
+            if self.undivided && route.holding {
+                extra.get_or_insert_default().at_once = true;
+            }
             let request = ShardRequest::Publish {
                 sequence,
                 streams: streams.clone(),
                 by_topic: route.by_topic,
                 patient,
-                extra: super::values::extra(&route, *shard),
+                extra,
                 message: message.clone(),
             };
             match blocked {
@@ -345,7 +349,8 @@ impl Worker {
     /// Whether a shard's result is known without waiting for it.
     fn takes_at_once(&self, route: &Route, shard: ShardId) -> bool {
         let own = shard == self.shard.id();
-        shard.is_volatile() && !self.blocked.contains(&shard) && (own || !route.refusing)
+        let at_once = shard.is_volatile() && !self.blocked.contains(&shard);
+        at_once && (!route.refusing || (own && !route.holding))
     }
 
     fn has_no_room(&self, route: &Route) -> bool {
@@ -462,8 +467,10 @@ impl Worker {
         outcome: PublishOutcome,
     ) {
         for sequence in first.0..=last.0 {
+            let sequence = Sequence(sequence);
             let lane = self.lanes.entry(shard).or_default();
-            if let Some(waiting) = lane.finish(Sequence(sequence)) {
+            let finished = lane.finish(sequence);
+            if let Some(waiting) = finished.or_else(|| self.no_more_waits(shard, sequence)) {
                 self.finish_publish(now, waiting, outcome);
             }
         }

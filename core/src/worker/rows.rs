@@ -55,7 +55,8 @@ impl Worker {
                 .values()
                 .filter(|reader| reader.attached)
                 .count() as u32,
-            blocked: !self.blocked.is_empty() && state.parked_bytes > 0,
+            blocked: (!self.blocked.is_empty() && state.parked_bytes > 0)
+                || state.waiting_bytes > 0,
         };
         self.connections
             .iter()

@@ -38,6 +38,12 @@ impl Unacked {
         self.entries.push_back((delivery, true));
     }
 
+    /// Whether one of this consumer waits.
+    pub fn holds(&self, consumer: ConsumerTag) -> bool {
+        let mut waiting = self.entries.iter().filter(|(_, live)| *live);
+        waiting.any(|(entry, _)| entry.consumer == consumer)
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.entries.len() - self.dead

@@ -123,7 +123,7 @@ impl Desk {
                     calling.answers.push(answer);
                     None
                 }
-                Answer::Ended { .. } | Answer::Blocked(_) => None,
+                Answer::Ended { .. } | Answer::Overdue { .. } | Answer::Blocked(_) => None,
             };
             if let Some(command) = next {
                 self.worker.submit(self.now, id, &mut vec![command]);

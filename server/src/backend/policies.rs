@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::{DeclareStream, Policy, PolicySettings};
 use anabranch_core::address::TopicFilter;
-use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
+use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
 use anabranch_core::meta::MetaCommand;
 use anabranch_core::meta::policy::{AppliesTo, Policy as Stored, Settings};
 use bytes::Bytes;
@@ -27,10 +27,11 @@ const MODES: [(&str, Mode); 4] = [
     ("failover", Mode::Failover),
     ("key_shared", Mode::KeyShared),
 ];
-const OVERFLOWS: [(&str, Overflow); 3] = [
+const OVERFLOWS: [(&str, Overflow); 4] = [
     ("drop_oldest", Overflow::DropOldest),
     ("reject", Overflow::Reject),
     ("reject_and_dead_letter", Overflow::RejectAndDeadLetter),
+    ("hold", Overflow::Hold),
 ];
 
 impl NodeBackend {
@@ -139,6 +140,7 @@ fn overflow_word(overflow: Overflow) -> &'static str {
         Overflow::DropOldest => "drop_oldest",
         Overflow::Reject => "reject",
         Overflow::RejectAndDeadLetter => "reject_and_dead_letter",
+        Overflow::Hold => "hold",
     }
 }
 
@@ -156,6 +158,18 @@ fn settings(given: PolicySettings) -> Done<Settings> {
         let why = "dead_letter_key needs dead_letter_exchange";
         return Err(BackendError::Invalid(why.to_owned()));
     }
+    let retry = match given.retry_min_ms {
+        Some(min_ms) => Some(Retry {
+            min_ms: min_ms.max(1),
+            max_ms: given.retry_max_ms,
+            multiplier: given.retry_multiplier,
+        }),
+        None if given.retry_max_ms.is_some() || given.retry_multiplier.is_some() => {
+            let why = "retry_max_ms and retry_multiplier need retry_min_ms";
+            return Err(BackendError::Invalid(why.to_owned()));
+        }
+        None => None,
+    };
     let mode = given.mode.map(|word| meant("mode", &MODES, &word));
     let overflow = given
         .overflow
@@ -174,6 +188,8 @@ fn settings(given: PolicySettings) -> Done<Settings> {
             key,
         }),
         capture: given.capture.as_deref().map(filters).transpose()?,
+        retry,
+        ack_timeout_ms: given.ack_timeout_ms,
     })
 }
 
@@ -195,6 +211,10 @@ pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
         dead_letter_exchange,
         dead_letter_key,
         capture: None,
+        retry_min_ms: limits.retry.map(|retry| retry.min_ms),
+        retry_max_ms: limits.retry.and_then(|retry| retry.max_ms),
+        retry_multiplier: limits.retry.and_then(|retry| retry.multiplier),
+        ack_timeout_ms: limits.ack_timeout_ms,
     }
 }
 
@@ -237,6 +257,10 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
                 let words = filters.iter().map(|filter| filter.as_str().to_owned());
                 words.collect()
             }),
+            retry_min_ms: settings.retry.map(|retry| retry.min_ms),
+            retry_max_ms: settings.retry.and_then(|retry| retry.max_ms),
+            retry_multiplier: settings.retry.and_then(|retry| retry.multiplier),
+            ack_timeout_ms: settings.ack_timeout_ms,
         },
     }
 }

@@ -25,7 +25,7 @@ pub struct LimitFlags {
     #[arg(long, value_name = "BYTES")]
     bytes_max: Option<u64>,
     /// What happens when no more may wait
-    #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter"])]
+    #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter", "hold"])]
     overflow: Option<String>,
     /// How often a message may come back
     #[arg(long, value_name = "COUNT")]
@@ -36,6 +36,18 @@ pub struct LimitFlags {
     /// ... with this routing key [default: the message's own]
     #[arg(long, value_name = "KEY", requires = "dead_letter_exchange")]
     dead_letter_key: Option<String>,
+    /// What its reader gives back waits so long before it is ready again
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    retry_min_ms: Option<u64>,
+    /// ... and never longer than so long
+    #[arg(long, value_name = "MS", requires = "retry_min_ms")]
+    retry_max_ms: Option<u64>,
+    /// ... after each further return so many times as long [default: by retry-min-ms longer]
+    #[arg(long, value_name = "FACTOR", requires = "retry_min_ms", value_parser = clap::value_parser!(u32).range(1..))]
+    retry_multiplier: Option<u32>,
+    /// A delivery is taken from its reader after so long without acknowledgement; 0 is never
+    #[arg(long, value_name = "MS")]
+    ack_timeout_ms: Option<u64>,
 }
 
 impl LimitFlags {
@@ -51,6 +63,7 @@ impl LimitFlags {
             let value = match (name.as_str(), value.as_str()) {
                 ("overflow", Some("reject")) => Value::from("reject-publish"),
                 ("overflow", Some("reject_and_dead_letter")) => Value::from("reject-publish-dlx"),
+                ("overflow", Some("hold")) => Value::from("hold-publisher"),
                 ("overflow", _) => Value::from("drop-head"),
                 _ => value,
             };
@@ -97,6 +110,26 @@ impl LimitFlags {
                 "dead_letter_key",
                 "x-dead-letter-routing-key",
                 text(&self.dead_letter_key),
+            ),
+            (
+                "retry_min_ms",
+                "x-delayed-retry-min",
+                self.retry_min_ms.map(Value::from),
+            ),
+            (
+                "retry_max_ms",
+                "x-delayed-retry-max",
+                self.retry_max_ms.map(Value::from),
+            ),
+            (
+                "retry_multiplier",
+                "x-delayed-retry-multiplier",
+                self.retry_multiplier.map(Value::from),
+            ),
+            (
+                "ack_timeout_ms",
+                "x-consumer-timeout",
+                self.ack_timeout_ms.map(Value::from),
             ),
         ];
         let given = all.into_iter();

@@ -104,6 +104,9 @@ pub struct StoreSettings {
     pub values_bytes_max: u64,
     /// Delayed messages of one shard; further ones are refused.
     pub delayed_max: u64,
+    /// How long a consumer of a queue may hold a delivery without acknowledging it; 0 is for ever. A queue or policy
+    /// may say otherwise.
+    pub ack_timeout_ms: u64,
     /// Published and not yet stored, of one shard; publishers are held back beyond.
     pub parked_bytes_max: usize,
 }
@@ -172,6 +175,7 @@ impl StoreSettings {
             values_max: self.values_max,
             values_bytes_max: self.values_bytes_max,
             delayed_max: self.delayed_max,
+            ack_timeout_ms: self.ack_timeout_ms,
             ..ShardLimits::default()
         }
     }
@@ -240,6 +244,7 @@ impl Default for StoreSettings {
             values_max: shard.values_max,
             values_bytes_max: shard.values_bytes_max,
             delayed_max: shard.delayed_max,
+            ack_timeout_ms: shard.ack_timeout_ms,
             parked_bytes_max: shard.parked_bytes_max,
         }
     }
@@ -306,6 +311,7 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.values_max", 1, i64::MAX),
         ("store.values_bytes_max", 1 << 10, i64::MAX),
         ("store.delayed_max", 1, i64::MAX),
+        ("store.ack_timeout_ms", 0, i64::MAX),
         ("store.parked_bytes_max", 1 << 20, i64::MAX),
         ("limits.connections_max", 1, 10_000_000),
         ("limits.worker_company", 1, 10_000_000),

@@ -122,6 +122,9 @@ impl<B: Place> Shard<B> {
                     reader.number
                 });
                 got = Some(delivery(stream.hold(offset, number)));
+                if let Some(place) = stream.readers.place_of(key) {
+                    self.note_unsettled(&mut stream, place, offset);
+                }
             }
             break;
         }

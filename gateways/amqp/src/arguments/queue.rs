@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, StreamLimits};
+use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
 use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
@@ -21,12 +21,7 @@ use crate::wire::table::{Table, Value};
 const QUORUM_DELIVERY_LIMIT: u32 = 20;
 
 /// Arguments of a queue that ask for something not built.
-const NOT_BUILT: [&str; 4] = [
-    "x-consumer-timeout",
-    "x-delayed-retry-min",
-    "x-max-priority",
-    "x-message-deduplication",
-];
+const NOT_BUILT: [&str; 2] = ["x-max-priority", "x-message-deduplication"];
 
 /// Arguments of a queue that messages leave when they were read, which a stream does not have.
 const NOT_OF_STREAMS: [&str; 19] = [
@@ -131,6 +126,12 @@ pub fn queue(table: Table<'_>, flags: Flags) -> Result<QueueArguments, AmqpError
         key: None,
         mode: None,
         single_active: false,
+        retry: Retry {
+            min_ms: 0,
+            max_ms: None,
+            multiplier: None,
+        },
+        retries: true,
     };
     for (name, value) in table.iter() {
         reading.argument(name.as_bytes(), value)?;
@@ -219,6 +220,9 @@ struct Reading {
     key: Option<Box<DeadLetterKey>>,
     mode: Option<Mode>,
     single_active: bool,
+    /// Its `min_ms` is 0 while nothing says that it is to wait.
+    retry: Retry,
+    retries: bool,
 }
 
 impl Reading {
@@ -245,6 +249,17 @@ impl Reading {
             }
             "x-delivery-limit" => limits.delivery_limit = delivery_limit(name, value)?,
             "x-overflow" => limits.overflow = overflow(self.kind, name, value)?,
+            "x-consumer-timeout" => limits.ack_timeout_ms = Some(number(name, value, 0)?),
+            "x-delayed-retry-min" => self.retry.min_ms = number(name, value, 1)?,
+            "x-delayed-retry-max" => self.retry.max_ms = Some(number(name, value, 1)?),
+            "x-delayed-retry-multiplier" => {
+                let multiplier = number(name, value, 1)?;
+                self.retry.multiplier = Some(u32::try_from(multiplier).unwrap_or(u32::MAX));
+            }
+            "x-delayed-retry-type" => {
+                const KNOWN: [&str; 4] = ["disabled", "all", "failed", "returned"];
+                self.retries = one_of(name, value, &KNOWN)? != b"disabled";
+            }
             "x-dead-letter-exchange" => self.exchange = Some(exchange(name, value)?),
             "x-dead-letter-routing-key" => self.key = Some(key(name, value)?),
             "x-single-active-consumer" => match value {
@@ -316,6 +331,16 @@ impl Reading {
         if self.kind == QueueKind::Stream {
             return Ok(self.limits);
         }
+        self.limits.retry = match (self.retry.min_ms, self.retry.max_ms) {
+            (0, _) => None,
+            (min, Some(max)) if max < min => {
+                return Err(invalid(
+                    "x-delayed-retry-max",
+                    "must not be below 'x-delayed-retry-min'",
+                ));
+            }
+            _ => self.retries.then_some(self.retry),
+        };
         self.limits.mode = match (self.mode, self.single_active) {
             (Some(Mode::Failover) | None, true) => Mode::Failover,
             (mode, false) => mode.unwrap_or_default(),
@@ -354,10 +379,16 @@ fn age(name: &str, value: Value<'_>) -> Result<u64, AmqpError> {
 }
 
 fn overflow(kind: QueueKind, name: &str, value: Value<'_>) -> Result<Overflow, AmqpError> {
-    const KNOWN: [&str; 3] = ["drop-head", "reject-publish", "reject-publish-dlx"];
+    const KNOWN: [&str; 4] = [
+        "drop-head",
+        "reject-publish",
+        "reject-publish-dlx",
+        "hold-publisher",
+    ];
     match (one_of(name, value, &KNOWN)?, kind) {
         (b"drop-head", _) => Ok(Overflow::DropOldest),
         (b"reject-publish", _) => Ok(Overflow::Reject),
+        (b"hold-publisher", _) => Ok(Overflow::Hold),
         (_, QueueKind::Classic) => Ok(Overflow::RejectAndDeadLetter),
         (_, QueueKind::Quorum | QueueKind::Stream) => Err(invalid(
             name,
@@ -463,6 +494,8 @@ mod tests {
                 delivery_limit: Some(3),
                 age_max_ms: None,
                 dead_letter: None,
+                retry: None,
+                ack_timeout_ms: None,
             }
         );
     }
@@ -534,7 +567,7 @@ mod tests {
     fn what_is_not_built_is_refused_by_name() {
         for (name, value) in [
             ("x-max-priority", Value::I32(10)),
-            ("x-consumer-timeout", Value::I32(10)),
+            ("x-message-deduplication", Value::Bool(true)),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert_eq!(

@@ -10,6 +10,7 @@ use anabranch_core::id::{ConsumerTag, Token};
 use super::deliver::{hand_out, properties, properties_room, routing_key};
 use super::{AmqpConnection, Cx, Phase, channel_at, reply_to};
 use crate::channel::{Ask, State, Then, Told};
+use crate::error::{AmqpError, ReplyCode};
 use crate::reason;
 use crate::stamp::Stamp;
 use crate::token::{self, ChannelLife, Which};
@@ -44,6 +45,7 @@ impl AmqpConnection {
                 }
             }
             Answer::Ended { consumer, .. } => self.consumer_ended(consumer, cx),
+            Answer::Overdue { consumer, after_ms } => self.overdue(consumer, after_ms, cx),
             Answer::Blocked(reason) => self.blocked(reason, cx),
         }
     }
@@ -58,6 +60,25 @@ impl AmqpConnection {
                 cx.out.send.method(0, &ConnectionBlocked { reason });
             }
             None => cx.out.send.method(0, &ConnectionUnblocked {}),
+        }
+    }
+
+    /// A delivery was not acknowledged in time: its channel is closed, in the words that clients look for.
+    fn overdue(&mut self, consumer: ConsumerTag, after_ms: u64, cx: &mut Cx<'_>) {
+        let mut channels = (0u16..).zip(self.channels.iter());
+        let holds = channels.find_map(|(number, channel)| {
+            let channel = channel
+                .as_deref()
+                .filter(|channel| channel.state == State::Open)?;
+            channel.unacked.holds(consumer).then_some(number)
+        });
+        if let Some(number) = holds {
+            let text = format!(
+                "delivery acknowledgement on channel {number} timed out. Timeout value used: \
+                 {after_ms} ms. This timeout value can be configured, see consumers doc guide to learn more"
+            );
+            let error = AmqpError::channel(ReplyCode::PRECONDITION_FAILED, text);
+            self.fail(number, error, cx);
         }
     }
 

@@ -455,6 +455,15 @@ pub fn answer(words: &[&str], tokens: &Tokens) -> Answer {
             ),
             why: Refusal::new(ErrorKind::NotFound, "the queue is gone"),
         },
+        "overdue" => Answer::Overdue {
+            consumer: ConsumerTag(
+                words[1]
+                    .trim_start_matches('c')
+                    .parse()
+                    .expect("a consumer"),
+            ),
+            after_ms: 1_800_000,
+        },
         "blocked" => Answer::Blocked(Some("low on disk")),
         "unblocked" => Answer::Blocked(None),
         other => panic!("no answer {other}"),

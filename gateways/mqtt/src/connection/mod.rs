@@ -254,9 +254,9 @@ impl MqttConnection {
             Answer::Ended { why, .. } => {
                 Err(Fault::refused(reason::row(why.kind).disconnect, why.text))
             }
-            // Publishes are never mandatory here. Back-pressure is the receive maximum's: PUBACKs
-            // wait for the broker, and the driver stops reading.
-            Answer::Returned { .. } | Answer::Blocked(_) => Ok(()),
+            // Publishes are never mandatory here, and nothing consumes from a queue. Back-pressure is the receive
+            // maximum's: PUBACKs wait for the broker, and the driver stops reading.
+            Answer::Returned { .. } | Answer::Overdue { .. } | Answer::Blocked(_) => Ok(()),
         }
     }
 
