@@ -75,6 +75,7 @@ where
     };
     shard.handle(now(0), WORKER, &mut vec![question(create)], bodies);
     let attach = Question::Attach(Attach {
+        replay: None,
         consumer: CONSUMER,
         principal: Arc::new(Principal::default()),
         vhost: Arc::from("/"),
@@ -177,6 +178,7 @@ fn journalled(messages: u64) {
         }
         if !std::mem::replace(&mut attached, true) {
             let attach = Question::Attach(Attach {
+                replay: None,
                 consumer: CONSUMER,
                 principal: Arc::new(Principal::default()),
                 vhost: Arc::from("/"),

@@ -387,6 +387,7 @@ fn a_message_s_own_time_does_not_count_and_is_not_told() {
 
 fn command(message: Message) -> Command {
     Command::Publish {
+        later: None,
         token: Token::NONE,
         mandatory: false,
         patient: true,

@@ -58,7 +58,7 @@ fn takes(filter: &ValueFilter, codecs: &Codecs, message: &Message) -> bool {
 /// # Errors
 /// `BadRequest` when the stream and what is asked of it do not go together, `NotSupported` for a reader that does not
 /// settle.
-pub(super) fn cursor_for<B: Clone>(
+pub(super) fn cursor_for<B: Place>(
     stream: &Stream<B>,
     attach: &Attach,
 ) -> Result<Option<Box<Cursor>>, Refusal> {

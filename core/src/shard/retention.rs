@@ -70,16 +70,18 @@ impl<B: Place> Shard<B> {
             return self.builder.change(Mark::default(), &change);
         }
         let before = stream.kept();
-        stream.trim_below(first);
+        stream.trim_below(first, |_| {});
         self.account(stream.is_queue(), before, stream.kept());
     }
 
     pub(super) fn apply_trim(&mut self, id: StreamId, first: Offset) {
-        let Some(stream) = self.stream_mut(id) else {
+        let place = self.by_id.get(&id);
+        let stream = place.and_then(|place| self.streams[*place as usize].as_deref_mut());
+        let Some(stream) = stream else {
             return;
         };
         let (before, bodies) = (stream.kept(), stream.ready_bytes());
-        stream.trim_below(first.0);
+        stream.trim_below(first.0, |weight| self.referred.remove(weight));
         let (is_queue, after) = (stream.is_queue(), stream.kept());
         let gone_bytes = bodies - stream.ready_bytes();
         let going = &mut stream.bounds.going;

@@ -6,13 +6,13 @@
 //! Owns: finding a place in it.
 //! Never: who reads (`dispatch/cursor.rs`), when something leaves (`shard/retention.rs`).
 
-use super::Stream;
+use super::{Place, Stream, Weight};
 use crate::gateway::SeekTo;
 use crate::id::{Offset, UnixMs};
 use crate::limits::Mode;
 use crate::port::KeptRange;
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Whether messages stay.
     pub fn replays(&self) -> bool {
         self.limits.mode == Mode::Replay
@@ -49,10 +49,10 @@ impl<B: Clone> Stream<B> {
         low
     }
 
-    /// Lets go of what lies below an offset.
-    pub fn trim_below(&mut self, first: u64) {
+    /// Lets go of what lies below an offset, naming the weight of each message.
+    pub(crate) fn trim_below(&mut self, first: u64, each: impl FnMut(Weight)) {
         if let Some(last) = first.checked_sub(1) {
-            self.remove_ranges(&[(Offset(0), Offset(last))]);
+            self.remove_ranges(&[(Offset(0), Offset(last))], each);
         }
     }
 
@@ -73,11 +73,11 @@ impl<B: Clone> Stream<B> {
 mod tests {
     use super::super::tests::stream;
     use crate::gateway::SeekTo;
-    use crate::id::{Offset, UnixMs};
+    use crate::id::{Offset, Position, UnixMs};
     use crate::stream::{Entry, Stream};
 
     /// Offsets 2 to 6, which came in at 20, 30, 30, 50, 60.
-    fn kept() -> Stream<u64> {
+    fn kept() -> Stream<Position> {
         let entry = stream(1).entry(0).unwrap();
         let mut stream = stream(0);
         for time in [0, 10, 20, 30, 30, 50, 60] {
@@ -86,7 +86,7 @@ mod tests {
                 ..entry.clone()
             });
         }
-        stream.remove_ranges(&[(Offset(0), Offset(1))]);
+        stream.remove_ranges(&[(Offset(0), Offset(1))], |_| {});
         stream
     }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn of_nothing_every_place_is_its_end() {
         let mut empty = kept();
-        empty.remove_ranges(&[(Offset(0), Offset(99))]);
+        empty.remove_ranges(&[(Offset(0), Offset(99))], |_| {});
         for to in [
             SeekTo::Start,
             SeekTo::Last,

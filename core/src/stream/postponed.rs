@@ -2,9 +2,9 @@
 //!
 //! Owns: which they are. Never: for how long (`shard/retry.rs`).
 
-use super::Stream;
+use super::{Place, Stream};
 
-impl<B: Clone> Stream<B> {
+impl<B: Place> Stream<B> {
     /// Back to its place, where nobody gets it until it is resumed; says whether it waits. Where keys are kept in
     /// order it does not, nor does what is only owed.
     pub fn postpone(&mut self, offset: u64) -> bool {

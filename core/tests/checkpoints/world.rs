@@ -515,6 +515,7 @@ impl World {
                     tag: ConsumerTag(nth),
                 };
                 let attach = Attach {
+                    replay: None,
                     consumer,
                     principal: principal(),
                     vhost: Arc::from("/"),

@@ -179,7 +179,7 @@ pub fn peek(
         journal,
         Question::Peek {
             stream,
-            from,
+            from: anabranch_core::gateway::SeekTo::Offset(from),
             count,
         },
     ) {
