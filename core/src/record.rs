@@ -393,7 +393,7 @@ mod tests {
             once,
             handed,
             later,
-            overtaken: number % 2 == 0,
+            overtaken: number.is_multiple_of(2),
             at_once: false,
         })
     }

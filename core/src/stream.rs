@@ -124,6 +124,10 @@ pub struct Stream<B: Place> {
     postponed: Option<Box<Offsets>>,
     owed: Option<Box<owed::Owed>>,
     /// Further numbers of filters, of the few entries that have some.
+    #[expect(
+        clippy::box_collection,
+        reason = "nearly no stream has one, and there are millions of streams"
+    )]
     more_identifiers: Option<Box<BTreeMap<u64, Arc<Vec<u32>>>>>,
     /// What the streams of a journalled shard share.
     index: Option<Arc<Index>>,

@@ -322,7 +322,7 @@ fn settle_all(node: &mut Node, client: Client) -> Vec<String> {
     bodies(&mail).iter().map(|body| (*body).into()).collect()
 }
 
-/// [MQTT-4.8.2-6] for one that is connected and mute: another member gets it.
+/// For one that is connected and mute: another member gets it.
 #[test]
 fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
     for mode in [Mode::Shared, Mode::Failover, Mode::KeyShared] {
@@ -367,7 +367,7 @@ fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
     }
 }
 
-/// [MQTT-4.4.0-1]: nothing is sent again while the connection lasts: not to the only member, nor to a session.
+/// Nothing is sent again while the connection lasts: not to the only member, nor to a session.
 #[test]
 fn the_only_member_and_a_session_may_take_as_long_as_they_like() {
     let (mut node, publisher, [a, b]) = group(Mode::Shared);

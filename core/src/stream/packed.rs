@@ -436,7 +436,7 @@ mod tests {
             };
             let cost = entry_cost(&message, record) as usize;
             let least = message.cost_bytes().max(record);
-            prop_assert!((least..least + COST_UNIT as usize).contains(&cost) && (cost - body) % COST_UNIT as usize == 0);
+            prop_assert!((least..least + COST_UNIT as usize).contains(&cost) && (cost - body).is_multiple_of(COST_UNIT as usize));
         }
     }
 }

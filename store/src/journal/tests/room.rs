@@ -1,4 +1,5 @@
-//! Room given back on a disk that loses power at any call, has no holes, or has no room.
+//! Room given back on a disk that loses power at any call, has no holes, or has no room. The clock is paused
+//! (`start_paused` in `tests.rs`): waiting takes no time.
 
 use super::*;
 use crate::disk::BLOCK_BYTES;
