@@ -322,7 +322,7 @@ fn settle_all(node: &mut Node, client: Client) -> Vec<String> {
     bodies(&mail).iter().map(|body| (*body).into()).collect()
 }
 
-/// For one that is connected and mute: another member gets it.
+/// As when its session ends, though it is only mute: another member gets it.
 #[test]
 fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
     for mode in [Mode::Shared, Mode::Failover, Mode::KeyShared] {
@@ -367,7 +367,7 @@ fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
     }
 }
 
-/// Nothing is sent again while the connection lasts: not to the only member, nor to a session.
+/// Nothing is handed out again to the same connection: not to the only member, nor to a session.
 #[test]
 fn the_only_member_and_a_session_may_take_as_long_as_they_like() {
     let (mut node, publisher, [a, b]) = group(Mode::Shared);
