@@ -5,6 +5,11 @@
 //! has changed, as a store does, and its pairs and blocks go to files in a folder.
 //!
 //! `cargo run --release -p anabranch-core --example sessions [SESSIONS] [MESSAGES] [FOLDER]`
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "it stands for a store, and says how long it took"
+)]
 
 use anabranch_core::authority::AllowAll;
 use anabranch_core::gateway::FilterSpec;

@@ -200,7 +200,7 @@ impl World {
                     vhost: VHOST,
                     name: Arc::from(format!("q{}", self.queue)),
                     limits: AsJson(StreamLimits {
-                        message_ttl_ms: (self.queue % 3 == 0).then_some(1 << 40),
+                        message_ttl_ms: self.queue.is_multiple_of(3).then_some(1 << 40),
                         ..StreamLimits::default()
                     }),
                 }
