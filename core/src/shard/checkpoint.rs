@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 0 | the version of the form, one byte: [`CHECKPOINT_VERSION`] |
 //! | 1 | [`SavedGlobals`]: what is small |
-//! | 2, session 8 | what is heard of a session elsewhere ([`Heard`]) |
+//! | 2, session 8 | what is heard of a session elsewhere (`once.rs`) |
 //! | 3, number 8 | a will that is due: vhost and will |
 //! | 4, number 8 | a parting ([`Parting`]) |
 //! | 5, vhost 4, address | a last value: the message as a record has it |
