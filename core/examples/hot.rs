@@ -13,7 +13,9 @@ use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{Attach, ConsumerKey, Question, ShardEvent, ShardRequest};
 use anabranch_core::properties::Codecs;
 use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
-use anabranch_core::shard::{Bodies, InMemory, Place, Shard, ShardLimits, ShardSetup, Store};
+use anabranch_core::shard::{
+    Bodies, Fetched, InMemory, Place, Shard, ShardLimits, ShardSetup, Store,
+};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -36,10 +38,11 @@ struct Journal {
 }
 
 impl Bodies<Position> for &Journal {
-    fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+    fn fetch(&mut self, place: &Position) -> Fetched {
         let rest = &self.bytes[(place.0 - self.base) as usize..];
-        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok()?;
-        read_message(Bytes::copy_from_slice(&rest[..length])).ok()
+        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok();
+        let read = |length: usize| read_message(Bytes::copy_from_slice(&rest[..length])).ok();
+        length.and_then(read).into()
     }
 }
 

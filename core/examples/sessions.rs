@@ -20,7 +20,7 @@ use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest};
 use anabranch_core::properties::Codecs;
 use anabranch_core::record::{AsJson, Change, Mark, PayloadBuilder};
-use anabranch_core::shard::{Bodies, Shard, ShardLimits, ShardSetup};
+use anabranch_core::shard::{Bodies, Fetched, Shard, ShardLimits, ShardSetup};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -50,8 +50,8 @@ impl Blocks for IndexFile {
 struct NoBodies;
 
 impl Bodies<Position> for NoBodies {
-    fn fetch(&mut self, _: &Position) -> Option<Arc<Message>> {
-        None
+    fn fetch(&mut self, _: &Position) -> Fetched {
+        Fetched::Lost
     }
 }
 

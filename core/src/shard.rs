@@ -12,9 +12,10 @@
 //! Never: I/O, clocks, threads; which shard a stream belongs to (`router.rs`, `worker.rs`).
 //! Next: `shard/setup.rs`, `shard/intake.rs`, `shard/room.rs`; `shard/questions.rs`, `shard/settle.rs`,
 //! `shard/receipts.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed record does),
-//! `shard/deliver.rs` (handing out); then `stream.rs`.
+//! `shard/deliver.rs` (handing out), `shard/away.rs` (messages that are not at hand); then `stream.rs`.
 
 mod apply;
+mod away;
 mod checkpoint;
 mod delay;
 mod deliver;
@@ -50,7 +51,8 @@ pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError, Damaged};
 pub use intake::Store;
 pub use referred::JOURNAL_PAGE_BYTES;
 pub use replay::FILTER_HEADER;
-pub use setup::{Bodies, InMemory, Place, ShardLimits, ShardSetup};
+pub(crate) use setup::NotYet;
+pub use setup::{Bodies, Fetched, InMemory, Place, ShardLimits, ShardSetup};
 
 use crate::address::Address;
 use crate::authority::Authority;
@@ -175,6 +177,7 @@ pub struct Shard<B: Place> {
     workers: BTreeSet<WorkerId>,
     worker_count: u16,
     forwards: forward::Forwards,
+    away: away::Away,
     limiter: limit::Limiter,
     delays: delay::Delays,
     retries: retry::Retries,
@@ -241,6 +244,7 @@ impl<B: Place> Shard<B> {
             workers: BTreeSet::new(),
             worker_count: setup.workers,
             forwards: forward::Forwards::default(),
+            away: away::Away::default(),
             limiter: limit::Limiter::default(),
             delays: delay::Delays::default(),
             retries: retry::Retries::default(),

@@ -10,7 +10,7 @@
 //! Next: `forward.rs`.
 
 use super::forward::Errand;
-use super::{Bodies, Place, Shard};
+use super::{Bodies, NotYet, Place, Shard};
 use crate::gateway::PublishOutcome;
 use crate::id::{ExchangeId, MonotonicMs, Now, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
@@ -151,10 +151,15 @@ impl<B: Place> Shard<B> {
         now: UnixMs,
         (id, offset): (StreamId, u64),
         bodies: &mut dyn Bodies<B>,
-    ) -> Option<(VhostId, Arc<Message>)> {
-        let stream = self.stream_mut(id)?;
-        let (vhost, entry) = (stream.vhost, stream.entry(offset)?);
-        let message = bodies.fetch(&entry.body)?;
+    ) -> Result<Option<(VhostId, Arc<Message>)>, NotYet> {
+        let found = self.stream_mut(id);
+        let found = found.and_then(|stream| Some((stream.vhost, stream.entry(offset)?)));
+        let Some((vhost, entry)) = found else {
+            return Ok(None);
+        };
+        let Some(message) = bodies.fetch(&entry.body).here()? else {
+            return Ok(None);
+        };
         let lives = |end: UnixMs| now.after(end.0.saturating_sub(message.published.0));
         let properties = self.codecs.waited(&message);
         let message = Message {
@@ -163,7 +168,7 @@ impl<B: Place> Shard<B> {
             expires: message.expires.map(lives),
             ..Message::clone(&message)
         };
-        Some((vhost, Arc::new(message)))
+        Ok(Some((vhost, Arc::new(message))))
     }
 
     /// What an exchange delays here, by when it is due.
@@ -172,19 +177,20 @@ impl<B: Place> Shard<B> {
         exchange: ExchangeId,
         count: u32,
         bodies: &mut dyn Bodies<B>,
-    ) -> Vec<(UnixMs, Offset, Arc<Message>)> {
+    ) -> Result<Vec<(UnixMs, Offset, Arc<Message>)>, NotYet> {
         let id = StreamId::of_delayed(self.id, exchange);
         let Some(&place) = self.by_id.get(&id) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let Some(stream) = self.streams[place as usize].as_deref() else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let times = self.delays.times.iter().filter(|(_, of, _)| *of == id);
         let ready = times.filter(|(_, _, offset)| stream.is_ready(*offset));
         let read = ready.take(count as usize).filter_map(|(due, _, offset)| {
             let body = stream.entry(*offset)?.body;
-            Some((*due, Offset(*offset), bodies.fetch(&body)?))
+            let message = bodies.fetch(&body).here().transpose()?;
+            Some(message.map(|message| (*due, Offset(*offset), message)))
         });
         read.collect()
     }

@@ -12,7 +12,7 @@ use crate::gateway::Delivery;
 use crate::id::{Now, Offset, StreamId, UnixMs};
 use crate::limits::Mode;
 use crate::message::{Message, Quality};
-use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Place, Shard, Store, Withheld};
+use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Fetched, Place, Shard, Store, Withheld};
 use crate::stream::{Entry, Stream};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -110,10 +110,15 @@ impl<B: Place> Shard<B> {
                 self.end_message(stream, offset);
                 continue;
             }
-            // So with one whose record is.
-            let Some(message) = bodies.fetch(&entry.body) else {
-                stream.set_aside(offset);
-                continue;
+            let message = match bodies.fetch(&entry.body) {
+                Fetched::Here(message) => message,
+                // Nothing of the stream overtakes it.
+                Fetched::Later => return self.pause(stream.id),
+                // So with one whose record is damaged.
+                Fetched::Lost => {
+                    stream.set_aside(offset);
+                    continue;
+                }
             };
             match self.choose(stream, only, &entry, &message) {
                 Choice::Reader(place) => self.hand_out(stream, place, offset, &entry, message),
@@ -147,9 +152,13 @@ impl<B: Place> Shard<B> {
                 self.drop_message(stream, offset);
                 continue;
             }
-            let Some(message) = bodies.fetch(&entry.body) else {
-                stream.set_aside(offset);
-                continue;
+            let message = match bodies.fetch(&entry.body) {
+                Fetched::Here(message) => message,
+                Fetched::Later => return self.pause(stream.id),
+                Fetched::Lost => {
+                    stream.set_aside(offset);
+                    continue;
+                }
             };
             let unwanted = stream.readers.at(0).is_none_or(|reader| {
                 let own = entry.no_local && message.publisher == reader.key.connection;

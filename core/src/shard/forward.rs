@@ -7,7 +7,7 @@
 //! Owns: what waits to be sent on, what is on its way, trying again.
 //! Never: routes (`worker/forward.rs`), why a message leaves (`limit.rs`).
 
-use super::{Bodies, Place, Shard};
+use super::{Bodies, NotYet, Place, Shard};
 use crate::death::{Death, DeathReason, Deaths};
 use crate::error::ErrorKind;
 use crate::gateway::PublishOutcome;
@@ -66,6 +66,8 @@ pub(crate) struct Forwards {
     waiting_bytes: usize,
     /// Refused: tried again at the next tick.
     again: Vec<Errand>,
+    /// Their messages are on their way, or that of one before them: tried again when something has arrived.
+    put_off: Vec<Errand>,
     flying: FxHashMap<u64, (Errand, usize)>,
     flying_bytes: usize,
     last_id: u64,
@@ -89,7 +91,8 @@ impl Forwards {
 
     /// Whether more can be of use here than is here already.
     pub(super) fn has_room(&self) -> bool {
-        self.waiting.len() + self.flying.len() + self.again.len() < FLYING_MAX
+        let put_off = self.put_off.len();
+        self.waiting.len() + self.flying.len() + self.again.len() + put_off < FLYING_MAX
     }
 
     fn next(&mut self) -> Option<Errand> {
@@ -103,6 +106,25 @@ impl Forwards {
             self.waiting_bytes -= message.cost_bytes();
         }
         Some(errand)
+    }
+
+    /// It waits until something has arrived, and with it all behind it whose order counts.
+    fn put_off(&mut self, errand: Errand) {
+        if let Errand::Refused { message, .. } = &errand {
+            self.waiting_bytes += message.cost_bytes();
+        }
+        self.put_off.push(errand);
+    }
+
+    fn is_put_off(&self, number: u64) -> bool {
+        self.put_off.iter().any(|errand| errand.number() == number)
+    }
+
+    /// What was put off is next, in its order.
+    pub(super) fn recall(&mut self) {
+        for errand in self.put_off.drain(..).rev() {
+            self.waiting.push_front(errand);
+        }
     }
 
     fn depart(&mut self, errand: Errand, cost_bytes: usize) -> u64 {
@@ -134,7 +156,15 @@ impl<B: Place> Shard<B> {
     pub(super) fn send_forwards(&mut self, now: Now, bodies: &mut dyn Bodies<B>) {
         self.look_for_due(now);
         while let Some(errand) = self.forwards.next() {
-            let Some(mut forward) = self.prepare(now.unix, &errand, bodies) else {
+            let prepared = match self.forwards.is_put_off(errand.number()) {
+                true => Err(NotYet),
+                false => self.prepare(now.unix, &errand, bodies),
+            };
+            let Ok(prepared) = prepared else {
+                self.forwards.put_off(errand);
+                continue;
+            };
+            let Some(mut forward) = prepared else {
                 match errand {
                     // What cannot be read stays, for whoever can mend it.
                     Errand::Later { .. } => {}
@@ -163,49 +193,57 @@ impl<B: Place> Shard<B> {
         now: UnixMs,
         errand: &Errand,
         bodies: &mut dyn Bodies<B>,
-    ) -> Option<Forward> {
+    ) -> Result<Option<Forward>, NotYet> {
         let (id, message, reason) = match errand {
             Errand::Later { stream, offset } => {
-                let (vhost, message) = self.due_message(now, (*stream, *offset), bodies)?;
-                return Some(Forward {
+                let due = self.due_message(now, (*stream, *offset), bodies)?;
+                return Ok(due.map(|(vhost, message)| Forward {
                     id: 0,
                     vhost,
                     message,
                     once: None,
                     from: None,
-                });
+                }));
             }
             Errand::Will { number } => {
-                let (vhost, message, once) = self.due_will(now, *number)?;
-                return Some(Forward {
+                let due = self.due_will(now, *number);
+                return Ok(due.map(|(vhost, message, once)| Forward {
                     id: 0,
                     vhost,
                     message,
                     once: Some(once),
                     from: None,
-                });
+                }));
             }
             Errand::Letter {
                 stream,
                 offset,
                 reason,
             } => {
-                let entry = self.stream_mut(*stream)?.entry(*offset)?;
-                (*stream, bodies.fetch(&entry.body)?, *reason)
+                let found = self.stream_mut(*stream);
+                let Some(entry) = found.and_then(|stream| stream.entry(*offset)) else {
+                    return Ok(None);
+                };
+                let Some(message) = bodies.fetch(&entry.body).here()? else {
+                    return Ok(None);
+                };
+                (*stream, message, *reason)
             }
             Errand::Refused { stream, message } => {
                 (*stream, message.clone(), DeathReason::Overflow)
             }
         };
-        let stream = self.stream_mut(id)?;
-        let to = stream.limits.dead_letter.as_ref()?;
-        Some(Forward {
-            id: 0,
-            vhost: stream.vhost,
-            message: Arc::new(letter(now, stream.title(), reason, to, &message)),
-            once: None,
-            from: Some(id),
-        })
+        let stream = self.stream_mut(id);
+        Ok(stream.and_then(|stream| {
+            let to = stream.limits.dead_letter.as_ref()?;
+            Some(Forward {
+                id: 0,
+                vhost: stream.vhost,
+                message: Arc::new(letter(now, stream.title(), reason, to, &message)),
+                once: None,
+                from: Some(id),
+            })
+        }))
     }
 
     /// A worker's answer.

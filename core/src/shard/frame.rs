@@ -78,6 +78,7 @@ impl<B: Place> Shard<B> {
             return MonotonicMs(0);
         }
         let wakes = [
+            self.away.wake_at(),
             self.limiter.wake_at(),
             self.delays.wake_at(),
             self.retries.wake_at(),
@@ -96,6 +97,9 @@ impl<B: Place> Shard<B> {
             self.look_at_limits(now);
         }
         self.look_at_retries(now.monotonic);
+        if self.away.wake_at().is_some_and(|at| at <= now.monotonic) {
+            self.give_up_questions(now.monotonic);
+        }
         if now.monotonic < self.next_tick {
             return;
         }

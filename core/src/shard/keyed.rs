@@ -7,7 +7,7 @@
 //! Never: the books (`stream/keyed.rs`), what handing out does (`deliver.rs`).
 
 use super::deliver::ended;
-use super::{Bodies, Place, Shard};
+use super::{Bodies, Fetched, NotYet, Place, Shard};
 use crate::id::Now;
 use crate::message::Message;
 use crate::port::ConsumerKey;
@@ -51,7 +51,9 @@ impl<B: Place> Shard<B> {
         stream: &mut Stream<B>,
         bodies: &mut dyn Bodies<B>,
     ) {
-        self.read_held(stream, bodies);
+        if self.read_held(stream, bodies).is_err() {
+            return self.pause(stream.id);
+        }
         stream.order_unseen();
         let attached = || stream.readers.iter().filter(|reader| reader.serves());
         let numbers = || attached().map(|reader| reader.number);
@@ -65,21 +67,27 @@ impl<B: Place> Shard<B> {
     }
 
     /// Learns the keys of what was handed out before the stream was key-shared.
-    fn read_held(&mut self, stream: &mut Stream<B>, bodies: &mut dyn Bodies<B>) {
+    fn read_held(
+        &mut self,
+        stream: &mut Stream<B>,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Result<(), NotYet> {
         let unread = match stream.keyed.as_deref() {
             Some(keyed) => keyed.unread(),
-            None => return,
+            None => return Ok(()),
         };
         for (offset, _) in unread {
-            let message = stream
-                .entry(offset)
-                .and_then(|entry| bodies.fetch(&entry.body));
+            let message = match stream.entry(offset) {
+                Some(entry) => bodies.fetch(&entry.body).here()?,
+                None => None,
+            };
             // One that cannot be read has a key of its own as good as any.
             let key = message.map_or(KeyHash::of(&[]), |message| key_of(&self.codecs, &message));
             if let Some(keyed) = stream.keyed.as_deref_mut() {
                 keyed.read(offset, key);
             }
         }
+        Ok(())
     }
 
     /// Hands out what waits for readers that have room. Says whether a key went to another reader.
@@ -101,8 +109,14 @@ impl<B: Place> Shard<B> {
                 place += 1;
                 continue;
             };
-            let Some((entry, message)) = self.look_at(now, stream, offset, bodies) else {
-                continue;
+            let (entry, message) = match self.look_at(now, stream, offset, bodies) {
+                Ok(Some(seen)) => seen,
+                Ok(None) => continue,
+                Err(NotYet) => {
+                    self.pause(stream.id);
+                    place += 1;
+                    continue;
+                }
             };
             if self.may_take_at(stream, place, &entry, &message) {
                 self.hand_out(stream, place, offset, &entry, message);
@@ -120,8 +134,13 @@ impl<B: Place> Shard<B> {
             let Some(offset) = stream.next_unseen() else {
                 break;
             };
-            let Some((entry, message)) = self.look_at(now, stream, offset, bodies) else {
-                continue;
+            let (entry, message) = match self.look_at(now, stream, offset, bodies) {
+                Ok(Some(seen)) => seen,
+                Ok(None) => continue,
+                Err(NotYet) => {
+                    self.pause(stream.id);
+                    break;
+                }
             };
             let key = key_of(&self.codecs, &message);
             let place = stream.keyed.as_deref().and_then(|keyed| {
@@ -172,22 +191,22 @@ impl<B: Place> Shard<B> {
         stream: &mut Stream<B>,
         offset: u64,
         bodies: &mut dyn Bodies<B>,
-    ) -> Option<(Entry<B>, Arc<Message>)> {
+    ) -> Result<Option<(Entry<B>, Arc<Message>)>, NotYet> {
         let entry = stream.entry(offset);
         let over = entry.as_ref().is_some_and(|entry| ended(entry, now.unix));
         // What ended before it could be handed out has its one chance.
         if over && (offset < stream.bounds.seen || !stream.is_queue()) {
             self.end_message(stream, offset);
-            return None;
+            return Ok(None);
         }
-        let seen = entry.and_then(|entry| {
-            let message = bodies.fetch(&entry.body)?;
-            Some((entry, message))
-        });
-        if seen.is_none() {
-            stream.set_aside(offset);
+        match entry.map(|entry| (bodies.fetch(&entry.body), entry)) {
+            Some((Fetched::Here(message), entry)) => Ok(Some((entry, message))),
+            Some((Fetched::Later, _)) => Err(NotYet),
+            Some((Fetched::Lost, _)) | None => {
+                stream.set_aside(offset);
+                Ok(None)
+            }
         }
-        seen
     }
 
     /// The reader that a key goes to may not receive the first that waits of it: it goes to another that may, or
@@ -230,24 +249,26 @@ impl<B: Place> Shard<B> {
         stream: &mut Stream<B>,
         taker: ConsumerKey,
         bodies: &mut dyn Bodies<B>,
-    ) -> Option<u64> {
-        self.read_held(stream, bodies);
+    ) -> Result<Option<u64>, NotYet> {
+        self.read_held(stream, bodies)?;
         stream.order_unseen();
         let number = stream.readers.find(taker).map_or(0, |reader| reader.number);
-        let waiting = stream.keyed.as_deref()?.first_free(number);
+        let keyed = stream.keyed.as_deref();
+        let waiting = keyed.and_then(|keyed| keyed.first_free(number));
         while let Some(offset) = stream.next_unseen() {
             if waiting.is_some_and(|waiting| waiting < offset) {
                 break;
             }
-            let Some((_, message)) = self.look_at(now, stream, offset, bodies) else {
+            let Some((_, message)) = self.look_at(now, stream, offset, bodies)? else {
                 continue;
             };
             let key = key_of(&self.codecs, &message);
             stream.park(offset, key);
-            if stream.keyed.as_deref()?.is_free_for(key, number) {
-                return Some(offset);
+            let keyed = stream.keyed.as_deref();
+            if keyed.is_some_and(|keyed| keyed.is_free_for(key, number)) {
+                return Ok(Some(offset));
             }
         }
-        waiting
+        Ok(waiting)
     }
 }

@@ -5,7 +5,7 @@
 //! Never: the order of offsets (`stream.rs`), who comes first (`dispatch.rs`).
 //! Next: `keyed.rs`.
 
-use super::{Bodies, Place, Shard};
+use super::{Bodies, NotYet, Place, Shard};
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{Now, StreamId};
 use crate::limits::Mode;
@@ -31,16 +31,16 @@ impl<B: Place> Shard<B> {
         stream: &mut Stream<B>,
         taker: ConsumerKey,
         bodies: &mut dyn Bodies<B>,
-    ) -> Option<u64> {
-        match stream.limits.mode {
+    ) -> Result<Option<u64>, NotYet> {
+        Ok(match stream.limits.mode {
             Mode::Shared => stream.next(),
             Mode::Exclusive | Mode::Failover => match stream.readers.held_beside(taker) {
                 true => None,
                 false => stream.next(),
             },
-            Mode::KeyShared => self.next_free(now, stream, taker, bodies),
+            Mode::KeyShared => self.next_free(now, stream, taker, bodies)?,
             Mode::Replay => None,
-        }
+        })
     }
 
     /// Gives a stream another mode, for what is handed out next. Readers that the new mode has no place for are

@@ -12,13 +12,38 @@ pub(super) use stat::stat;
 
 use super::seek::place_in;
 use super::values::PageOf;
-use super::{Bodies, Place, Shard, Store};
+use super::{Bodies, NotYet, Place, Shard, Store};
 use crate::error::{ErrorKind, Refusal};
-use crate::id::{Now, Offset, Sequence, WorkerId};
-use crate::port::{Question, ReadingKey, ShardReply, Ticket};
+use crate::id::{Now, Offset, Sequence, StreamId, WorkerId};
+use crate::port::{Question, ReadingKey, SeekTo, ShardReply, Ticket};
 use crate::record::{AsJson, Change, Mark};
 
 impl<B: Place> Shard<B> {
+    /// The first messages of a stream from a place on, without taking them.
+    fn peek(
+        &mut self,
+        stream: StreamId,
+        from: SeekTo,
+        count: u32,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Result<Result<ShardReply, Refusal>, NotYet> {
+        let Some(stream) = self.stream_mut(stream) else {
+            return Ok(Err(no_stream()));
+        };
+        let from = place_in(stream, from, bodies)?;
+        let present = stream.present_from(from).take(count as usize);
+        let places: Vec<_> = present
+            .map(|(offset, tries, entry)| (offset, tries, entry.body))
+            .collect();
+        let mut read = Vec::with_capacity(places.len());
+        for (offset, tries, body) in places {
+            if let Some(message) = bodies.fetch(&body).here()? {
+                read.push((Offset(offset), tries, message));
+            }
+        }
+        Ok(Ok(ShardReply::Messages(read)))
+    }
+
     pub(super) fn ask(
         &mut self,
         now: Now,
@@ -85,10 +110,13 @@ impl<B: Place> Shard<B> {
                 return self.change(now.unix, mark, Change::SetLimits { stream, limits });
             }
             Question::Seek { stream, to } => match self.seek(stream, to, bodies) {
-                Ok(ranges) => {
+                Err(NotYet) => {
+                    return self.ask_later(now, from, ticket, Question::Seek { stream, to });
+                }
+                Ok(Ok(ranges)) => {
                     return self.change(now.unix, mark, Change::Purge { stream, ranges });
                 }
-                Err(why) => Err(why),
+                Ok(Err(why)) => Err(why),
             },
             Question::Stat { stream } => {
                 self.drop_expired(now.unix, stream);
@@ -108,26 +136,26 @@ impl<B: Place> Shard<B> {
             }
             Question::Peek {
                 stream,
-                from,
+                from: at,
                 count,
-            } => match self.stream_mut(stream) {
-                Some(stream) => {
-                    let from = place_in(stream, from, bodies);
-                    let places: Vec<_> = stream
-                        .present_from(from)
-                        .take(count as usize)
-                        .map(|(offset, tries, entry)| (offset, tries, entry.body))
-                        .collect();
-                    let read = places.iter().filter_map(|(offset, tries, body)| {
-                        Some((Offset(*offset), *tries, bodies.fetch(body)?))
-                    });
-                    Ok(ShardReply::Messages(read.collect()))
+            } => match self.peek(stream, at, count, bodies) {
+                Ok(answer) => answer,
+                Err(NotYet) => {
+                    let question = Question::Peek {
+                        stream,
+                        from: at,
+                        count,
+                    };
+                    return self.ask_later(now, from, ticket, question);
                 }
-                None => Err(no_stream()),
             },
-            Question::Delayed { exchange, count } => {
-                Ok(ShardReply::Delayed(self.delayed(exchange, count, bodies)))
-            }
+            Question::Delayed { exchange, count } => match self.delayed(exchange, count, bodies) {
+                Ok(delayed) => Ok(ShardReply::Delayed(delayed)),
+                Err(NotYet) => {
+                    let question = Question::Delayed { exchange, count };
+                    return self.ask_later(now, from, ticket, question);
+                }
+            },
             Question::Attach(attach) => self.attach(attach),
             Question::Detach { consumer, stream } => {
                 self.detach(stream, consumer, false);
@@ -143,8 +171,20 @@ impl<B: Place> Shard<B> {
             } => {
                 self.drop_expired(now.unix, stream);
                 self.used(stream);
-                let who = (consumer, principal, vhost);
-                self.get(now, stream, who, presettled, bodies)
+                let who = (consumer, principal.clone(), vhost.clone());
+                match self.get(now, stream, who, presettled, bodies) {
+                    Ok(answer) => answer,
+                    Err(NotYet) => {
+                        let question = Question::Get {
+                            stream,
+                            consumer,
+                            principal,
+                            vhost,
+                            presettled,
+                        };
+                        return self.ask_later(now, from, ticket, question);
+                    }
+                }
             }
             Question::OpenSession(open) => return self.open_session(now, from, ticket, open),
             Question::SessionExpiry {

@@ -8,7 +8,7 @@
 //! Never: how long messages stay (`retention.rs`), finding a place (`stream/kept.rs`).
 //! Next: `dispatch/cursor.rs`.
 
-use super::{Bodies, Place, Shard};
+use super::{Bodies, Fetched, Place, Shard};
 use crate::dispatch::{Cursor, Reader, travel_units};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::{Delivery, Outcome, Replay, SeekTo, ValueFilter};
@@ -137,10 +137,18 @@ impl<B: Place> Shard<B> {
             if offset >= end {
                 return false;
             }
-            // One that cannot be read must not hold up those behind it.
-            let read = stream
+            let read = match stream
                 .entry(offset)
-                .and_then(|entry| Some((bodies.fetch(&entry.body)?, entry)));
+                .map(|entry| (bodies.fetch(&entry.body), entry))
+            {
+                Some((Fetched::Here(message), entry)) => Some((message, entry)),
+                Some((Fetched::Later, _)) => {
+                    self.pause(stream.id);
+                    return false;
+                }
+                // One that cannot be read must not hold up those behind it.
+                Some((Fetched::Lost, _)) | None => None,
+            };
             let wanted = read.filter(|(message, entry)| self.gets(reader, entry, message));
             let Some(reader) = stream.readers.at(place) else {
                 return false;

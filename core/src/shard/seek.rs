@@ -7,7 +7,7 @@
 //! Never: how leaving is recorded (`apply.rs`).
 
 use super::questions::no_stream;
-use super::{Bodies, Place, Shard};
+use super::{Bodies, NotYet, Place, Shard};
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, UnixMs};
 use crate::port::SeekTo;
@@ -20,19 +20,21 @@ impl<B: Place> Shard<B> {
         id: StreamId,
         to: SeekTo,
         bodies: &mut dyn Bodies<B>,
-    ) -> Result<Ranges, Refusal> {
-        let &place = self.by_id.get(&id).ok_or_else(no_stream)?;
-        let stream = self.streams[place as usize].as_deref_mut();
-        let stream = stream.ok_or_else(no_stream)?;
+    ) -> Result<Result<Ranges, Refusal>, NotYet> {
+        let place = self.by_id.get(&id).copied();
+        let stream = place.and_then(|place| self.streams[place as usize].as_deref_mut());
+        let (Some(place), Some(stream)) = (place, stream) else {
+            return Ok(Err(no_stream()));
+        };
         if stream.session().is_some() {
             let why = "a session's stream has no other place than its own";
-            return Err(Refusal::new(ErrorKind::NotSupported, why));
+            return Ok(Err(Refusal::new(ErrorKind::NotSupported, why)));
         }
         if stream.replays() {
             let why = "each reader of a stream has a place of its own";
-            return Err(Refusal::new(ErrorKind::NotSupported, why));
+            return Ok(Err(Refusal::new(ErrorKind::NotSupported, why)));
         }
-        let target = place_in(stream, to, bodies);
+        let target = place_in(stream, to, bodies)?;
         for holder in stream.take_back(target) {
             stream.readers.lighten(holder);
         }
@@ -40,7 +42,7 @@ impl<B: Place> Shard<B> {
         let ranges = stream.leave_below(target);
         stream.tally.settled += before - stream.ready();
         self.list(place);
-        Ok(ranges)
+        Ok(Ok(ranges))
     }
 }
 
@@ -49,26 +51,36 @@ pub(super) fn place_in<B: Place>(
     stream: &Stream<B>,
     to: SeekTo,
     bodies: &mut dyn Bodies<B>,
-) -> u64 {
-    match to {
+) -> Result<u64, NotYet> {
+    Ok(match to {
         _ if stream.replays() => stream.place_of(to),
         SeekTo::Start => 0,
         SeekTo::Last => stream.end().saturating_sub(1),
         SeekTo::End => stream.end(),
         SeekTo::Offset(offset) => offset.0.min(stream.end()),
-        SeekTo::Time(time) => first_since(stream, time, bodies),
-    }
+        SeekTo::Time(time) => first_since(stream, time, bodies)?,
+    })
 }
 
 /// The first message taken in at a time or later. Messages that came in over other streams keep their own times, so
 /// that among those the place is only about right.
-fn first_since<B: Place>(stream: &Stream<B>, time: UnixMs, bodies: &mut dyn Bodies<B>) -> u64 {
+fn first_since<B: Place>(
+    stream: &Stream<B>,
+    time: UnixMs,
+    bodies: &mut dyn Bodies<B>,
+) -> Result<u64, NotYet> {
     let present: Vec<u64> = stream.present_offsets().collect();
-    let at = present.partition_point(|offset| {
-        let message = stream
-            .entry(*offset)
-            .and_then(|entry| bodies.fetch(&entry.body));
-        message.is_some_and(|message| message.published < time)
-    });
-    present.get(at).copied().unwrap_or(stream.end())
+    let (mut low, mut high) = (0, present.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let message = match stream.entry(present[middle]) {
+            Some(entry) => bodies.fetch(&entry.body).here()?,
+            None => None,
+        };
+        match message.is_some_and(|message| message.published < time) {
+            true => low = middle + 1,
+            false => high = middle,
+        }
+    }
+    Ok(present.get(low).copied().unwrap_or(stream.end()))
 }

@@ -98,6 +98,7 @@ impl<B: Place> Shard<B> {
 
     pub(super) fn gone(&mut self, now: Now, connection: ConnectionId) {
         self.watches.close_all(connection, None);
+        self.forget_questions(connection);
         self.asked
             .retain(|_, open| open.consumer.connection != connection);
         let Some(live) = self.live.remove(&connection) else {

@@ -12,10 +12,43 @@ use crate::router::Fabric;
 pub use crate::stream::Place;
 use std::sync::Arc;
 
-/// Gets a message back from its place.
+/// What came of a look for a message.
+#[derive(Clone, Debug)]
+pub enum Fetched {
+    /// Here it is.
+    Here(Arc<Message>),
+    /// It lies far away and is on its way: the host says when something has arrived
+    /// ([`Shard::arrived`](super::Shard::arrived)), then it is asked for again.
+    Later,
+    /// It cannot be read (logged by the implementation).
+    Lost,
+}
+
+impl From<Option<Arc<Message>>> for Fetched {
+    fn from(message: Option<Arc<Message>>) -> Self {
+        message.map_or(Fetched::Lost, Fetched::Here)
+    }
+}
+
+/// What is asked for is on its way: the answer has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotYet;
+
+impl Fetched {
+    /// The message, if it can be read.
+    pub(crate) fn here(self) -> Result<Option<Arc<Message>>, NotYet> {
+        match self {
+            Fetched::Here(message) => Ok(Some(message)),
+            Fetched::Lost => Ok(None),
+            Fetched::Later => Err(NotYet),
+        }
+    }
+}
+
+/// Gets a message back from its place. Never waits.
 pub trait Bodies<B> {
-    /// The message, or `None` when it cannot be read (logged by the implementation).
-    fn fetch(&mut self, place: &B) -> Option<Arc<Message>>;
+    /// The message, or why there is none.
+    fn fetch(&mut self, place: &B) -> Fetched;
 }
 
 /// [`Bodies`] of a volatile shard.
@@ -23,8 +56,8 @@ pub trait Bodies<B> {
 pub struct InMemory;
 
 impl Bodies<Arc<Message>> for InMemory {
-    fn fetch(&mut self, place: &Arc<Message>) -> Option<Arc<Message>> {
-        Some(place.clone())
+    fn fetch(&mut self, place: &Arc<Message>) -> Fetched {
+        Fetched::Here(place.clone())
     }
 }
 

@@ -22,7 +22,7 @@ use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest, Strea
 use anabranch_core::properties::{Codecs, Properties, PropertyCodec, Wait};
 use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
 use anabranch_core::router::Fabric;
-use anabranch_core::shard::{Bodies, Shard, ShardLimits, ShardSetup};
+use anabranch_core::shard::{Bodies, Fetched, Shard, ShardLimits, ShardSetup};
 use anabranch_core::worker::{
     HostAnswer, Mail, Outgoing, Verified, Worker, WorkerLimits, WorkerSetup,
 };
@@ -66,14 +66,20 @@ pub struct Journal {
     pub stamps: Vec<UnixMs>,
     /// How many messages were read.
     pub fetched: Cell<u64>,
+    /// What lies before this is far away.
+    pub far: Cell<usize>,
 }
 
 impl Bodies<Position> for &Journal {
-    fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+    fn fetch(&mut self, place: &Position) -> Fetched {
+        if (place.0 as usize) < self.far.get() {
+            return Fetched::Later;
+        }
         self.fetched.set(self.fetched.get() + 1);
         let rest = &self.bytes[place.0 as usize..];
-        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok()?;
-        read_message(Bytes::copy_from_slice(&rest[..length])).ok()
+        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok();
+        let read = |length: usize| read_message(Bytes::copy_from_slice(&rest[..length])).ok();
+        length.and_then(read).into()
     }
 }
 
@@ -289,6 +295,22 @@ impl Node {
         }
         for data in self.data.values_mut() {
             data.shard.timeout(self.now);
+        }
+        self.settle();
+    }
+
+    /// What was stored so far goes far away.
+    pub fn move_away(&mut self) {
+        for data in self.data.values() {
+            data.journal.far.set(data.journal.bytes.len());
+        }
+    }
+
+    /// ... and is back again.
+    pub fn bring_back(&mut self) {
+        for data in self.data.values_mut() {
+            data.journal.far.set(0);
+            data.shard.arrived(self.now, &mut &data.journal);
         }
         self.settle();
     }
@@ -572,6 +594,34 @@ impl Node {
             _ => None,
         });
         answers.next().expect("a settled node answers at once")
+    }
+
+    /// Asks the data shard of a stream without waiting for the answer.
+    pub fn ask_outside(&mut self, name: &str, question: impl FnOnce(StreamId) -> Question) {
+        let (id, home) = {
+            let meta = self.fabric.meta();
+            let vhost = meta.vhost("/").unwrap().id;
+            let found = meta.streams(vhost).find(|stream| &*stream.name == name);
+            let found = found.expect("the stream is there");
+            (found.id, found.shard)
+        };
+        let mut ask = vec![ShardRequest::Ask {
+            ticket: 1,
+            question: question(id),
+        }];
+        let data = self.data.get_mut(&home).expect("it is durable");
+        data.shard
+            .handle(self.now, OUTSIDE, &mut ask, &mut &data.journal);
+        self.settle();
+    }
+
+    /// The first answer that has come for [`Node::ask_outside`].
+    pub fn answer_outside(&mut self) -> Option<Result<ShardReply, ErrorKind>> {
+        let mut answers = self.told.drain(..).filter_map(|event| match event {
+            ShardEvent::Reply { result, .. } => Some(result.map_err(|why| why.kind)),
+            _ => None,
+        });
+        answers.next()
     }
 
     pub fn publish(

@@ -8,7 +8,7 @@ use crate::journal::Journal;
 use anabranch_core::id::Position;
 use anabranch_core::message::Message;
 use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
-use anabranch_core::shard::Bodies;
+use anabranch_core::shard::{Bodies, Fetched};
 use std::sync::Arc;
 
 /// Slots of the memory of one round; a power of two.
@@ -43,12 +43,12 @@ impl JournalBodies {
 }
 
 impl Bodies<Position> for JournalBodies {
-    fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+    fn fetch(&mut self, place: &Position) -> Fetched {
         let slot = Self::slot(*place);
         if let Some((position, message)) = &self.slots[slot]
             && position == place
         {
-            return Some(message.clone());
+            return Fetched::Here(message.clone());
         }
         let record = self
             .journal
@@ -59,17 +59,17 @@ impl Bodies<Position> for JournalBodies {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => {
                 tracing::error!(position = place.0, %error, "a message in the journal is damaged");
-                return None;
+                return Fetched::Lost;
             }
             Err(error) => {
                 tracing::error!(position = place.0, %error, "a message cannot be read");
-                return None;
+                return Fetched::Lost;
             }
         };
         if self.slots[slot].is_none() {
             self.used.push(slot);
         }
         self.slots[slot] = Some((*place, message.clone()));
-        Some(message)
+        Fetched::Here(message)
     }
 }

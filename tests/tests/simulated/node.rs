@@ -19,7 +19,7 @@ use anabranch_core::port::{ShardEvent, ShardRequest};
 use anabranch_core::properties::Codecs;
 use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
 use anabranch_core::router::Fabric;
-use anabranch_core::shard::{Bodies, Shard, ShardLimits, ShardSetup};
+use anabranch_core::shard::{Bodies, Fetched, Shard, ShardLimits, ShardSetup};
 use anabranch_core::worker::{
     HostAnswer, Mail, Outgoing, Verified, Worker, WorkerLimits, WorkerSetup,
 };
@@ -54,10 +54,11 @@ struct Journal {
 }
 
 impl Bodies<Position> for &Journal {
-    fn fetch(&mut self, place: &Position) -> Option<Arc<Message>> {
+    fn fetch(&mut self, place: &Position) -> Fetched {
         let rest = &self.bytes[place.0 as usize..];
-        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok()?;
-        read_message(Bytes::copy_from_slice(&rest[..length])).ok()
+        let length = record_bytes(&rest[..RECORD_HEADER_BYTES]).ok();
+        let read = |length: usize| read_message(Bytes::copy_from_slice(&rest[..length])).ok();
+        length.and_then(read).into()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::id::{Now, Offset, StreamId};
 use crate::limits::Mode;
 use crate::port::{Attach, ConsumerKey, ShardReply};
 use crate::shard::replay::cursor_for;
-use crate::shard::{Bodies, Place, Shard};
+use crate::shard::{Bodies, Fetched, NotYet, Place, Shard};
 use std::sync::Arc;
 
 impl<B: Place> Shard<B> {
@@ -61,27 +61,45 @@ impl<B: Place> Shard<B> {
         (key, principal, vhost): (ConsumerKey, Arc<Principal>, Arc<str>),
         presettled: bool,
         bodies: &mut dyn Bodies<B>,
-    ) -> Result<ShardReply, Refusal> {
+    ) -> Result<Result<ShardReply, Refusal>, NotYet> {
         let receives_all = self.receives_all(&principal, &vhost);
-        let place = *self.by_id.get(&id).ok_or_else(no_stream)?;
-        let mut stream = self.streams[place as usize].take().ok_or_else(no_stream)?;
+        let place = self.by_id.get(&id).map(|place| *place as usize);
+        let stream = place.and_then(|place| self.streams[place].take());
+        let (Some(place), Some(mut stream)) = (place, stream) else {
+            return Ok(Err(no_stream()));
+        };
         if stream.replays() {
             let why = format!(
                 "messages are not taken singly from stream '{}'",
                 stream.name
             );
-            self.streams[place as usize] = Some(stream);
-            return Err(Refusal::new(ErrorKind::NotSupported, why));
+            self.streams[place] = Some(stream);
+            return Ok(Err(Refusal::new(ErrorKind::NotSupported, why)));
         }
-        let mut got = None;
-        while let Some(offset) = self.next_single(now, &mut stream, key, bodies) {
+        let mut got = Ok(None);
+        loop {
+            let offset = match self.next_single(now, &mut stream, key, bodies) {
+                Ok(Some(offset)) => offset,
+                Ok(None) => break,
+                Err(later) => {
+                    got = Err(later);
+                    break;
+                }
+            };
             let Some(entry) = stream.entry(offset) else {
                 stream.set_aside(offset);
                 continue;
             };
-            let Some(message) = bodies.fetch(&entry.body) else {
-                stream.set_aside(offset);
-                continue;
+            let message = match bodies.fetch(&entry.body) {
+                Fetched::Here(message) => message,
+                Fetched::Later => {
+                    got = Err(NotYet);
+                    break;
+                }
+                Fetched::Lost => {
+                    stream.set_aside(offset);
+                    continue;
+                }
             };
             if entry.by_topic
                 && !receives_all
@@ -107,7 +125,7 @@ impl<B: Place> Shard<B> {
                 stream.tally.delivered += 1;
                 stream.tally.settled += 1;
                 self.dismiss(&mut stream, offset);
-                got = Some(delivery(attempt));
+                got = Ok(Some(delivery(attempt)));
             } else {
                 if stream.readers.find(key).is_none() {
                     stream.readers.add(Reader::new(key, principal, vhost));
@@ -121,7 +139,7 @@ impl<B: Place> Shard<B> {
                     reader.held += 1;
                     reader.number
                 });
-                got = Some(delivery(stream.hold(offset, number)));
+                got = Ok(Some(delivery(stream.hold(offset, number))));
                 if let Some(place) = stream.readers.place_of(key) {
                     self.note_unsettled(&mut stream, place, offset);
                 }
@@ -131,7 +149,7 @@ impl<B: Place> Shard<B> {
         stream.recall_aside();
         let ready = stream.ready();
         self.note_cursor(&stream);
-        self.streams[place as usize] = Some(stream);
-        Ok(ShardReply::Got(got, ready))
+        self.streams[place] = Some(stream);
+        Ok(Ok(ShardReply::Got(got?, ready)))
     }
 }
