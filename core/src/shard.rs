@@ -257,7 +257,7 @@ impl<B: Place> Shard<B> {
             withheld_told: MonotonicMs(0),
         };
         if shard.journalled() {
-            shard.values.changes.begin();
+            shard.values.marks.begin();
             shard.heard.changes.begin();
             shard.will_changes().begin();
             shard.groups.changes.begin();

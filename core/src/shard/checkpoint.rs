@@ -23,6 +23,7 @@
 
 mod changes;
 mod first;
+pub(crate) mod marks;
 mod whole;
 
 pub(crate) use changes::Changes;
@@ -177,7 +178,7 @@ impl Shard<Position> {
         }));
         self.referred.freeze();
         index.freeze();
-        self.values.changes.freeze();
+        self.values.marks.freeze();
         self.heard.changes.freeze();
         self.will_changes().freeze();
         self.groups.changes.freeze();
@@ -277,7 +278,7 @@ impl Shard<Position> {
             .index
             .as_ref()
             .map_or(0, |index| index.lock().unsaved_bytes());
-        let pairs = self.values.changes.len() + self.heard.changes.len();
+        let pairs = self.values.marks.len() + self.heard.changes.len();
         streams + pairs * PAIR_BYTES
     }
 

@@ -11,7 +11,8 @@
 //! Owns: the values, their end, their limits, reading them, and who waits for frames.
 //! Never: who is handed them (`watch.rs`).
 
-use super::{Changes, Place, Shard};
+use super::checkpoint::marks::{self, Marks};
+use super::{Place, Shard};
 use crate::address::{Address, MANY, ONE, TopicFilter, levels, matches};
 use crate::id::{UnixMs, VhostId, WorkerId};
 use crate::message::Message;
@@ -34,11 +35,18 @@ const PAGE_LOOKED_MAX: usize = 16_384;
 /// All last values of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
-    vhosts: BTreeMap<VhostId, BTreeMap<Address, Arc<Message>>>,
+    vhosts: BTreeMap<VhostId, BTreeMap<Address, Kept>>,
     ends: BTreeSet<(UnixMs, VhostId, Address)>,
     kept: Volume,
     /// For checkpoints.
-    pub(super) changes: Changes<(VhostId, Address)>,
+    pub(super) marks: Marks<(VhostId, Address)>,
+}
+
+/// A value, and whether the next checkpoint is to have it.
+#[derive(Debug)]
+struct Kept {
+    message: Arc<Message>,
+    mark: marks::Mark,
 }
 
 /// Some values, in the order of their addresses.
@@ -68,7 +76,7 @@ impl Values {
 
     /// The value of an address.
     fn get(&self, vhost: VhostId, address: &Address) -> Option<&Arc<Message>> {
-        self.vhosts.get(&vhost)?.get(address)
+        Some(&self.vhosts.get(&vhost)?.get(address)?.message)
     }
 
     /// Whether a message may become a value within these limits; one that makes room always may.
@@ -84,40 +92,51 @@ impl Values {
         }
     }
 
-    /// The value of an address is about to change.
-    fn touch(&mut self, vhost: VhostId, address: &Address) {
-        let vhosts = &self.vhosts;
-        self.changes.touch(&(vhost, address.clone()), || {
-            let value = vhosts.get(&vhost)?.get(address)?;
-            Some(message_bytes(value))
-        });
-    }
-
     /// The next value that is to be copied into a checkpoint, absent when it is gone.
     pub(super) fn next_change(&mut self) -> Option<((VhostId, Address), Option<Bytes>)> {
-        let vhosts = &self.vhosts;
-        self.changes.next(|(vhost, address)| {
-            let value = vhosts.get(vhost)?.get(address)?;
-            Some(message_bytes(value))
-        })
+        if let Some(early) = self.marks.next_early() {
+            return Some(early);
+        }
+        while let Some(key) = self.marks.next_key() {
+            let values = self.vhosts.get_mut(&key.0);
+            let kept = values.and_then(|values| values.get_mut(&key.1));
+            let value = match kept {
+                Some(kept) => {
+                    let is = self.marks.copied(&mut kept.mark);
+                    is.then(|| Some(message_bytes(&kept.message)))
+                }
+                None => self.marks.copied_gone(&key).then_some(None),
+            };
+            if let Some(value) = value {
+                return Some((key, value));
+            }
+        }
+        None
     }
 
     /// A value that a checkpoint has.
     pub(super) fn restore(&mut self, vhost: VhostId, message: Message) {
-        self.insert(vhost, Arc::new(message));
+        self.insert(vhost, Arc::new(message), marks::Mark::default());
     }
 
     /// Makes a message the value of its address, or with an empty body removes that. The message must own its bytes.
     pub(super) fn put(&mut self, vhost: VhostId, message: Arc<Message>) {
-        if !self.remove(vhost, &message.address) && !message.body.is_empty() {
-            self.touch(vhost, &message.address);
+        if message.body.is_empty() {
+            self.remove(vhost, &message.address);
+            return;
         }
-        if !message.body.is_empty() {
-            self.insert(vhost, message);
-        }
+        let key = (vhost, message.address.clone());
+        // The old one goes with its key, which is a part of its bytes.
+        let mark = match self.take(vhost, &message.address) {
+            Some(old) => self
+                .marks
+                .replaced(old.mark, &key, || message_bytes(&old.message)),
+            None => self.marks.came(&key),
+        };
+        self.insert(vhost, message, mark);
     }
 
-    fn insert(&mut self, vhost: VhostId, message: Arc<Message>) {
+    fn insert(&mut self, vhost: VhostId, message: Arc<Message>, mark: marks::Mark) {
         let address = message.address.clone();
         if let Some(end) = message.expires {
             self.ends.insert((end, vhost, address.clone()));
@@ -125,27 +144,29 @@ impl Values {
         self.kept.entries += 1;
         self.kept.bytes += message.cost_bytes() as u64;
         let values = self.vhosts.entry(vhost).or_default();
-        values.insert(address, message);
+        values.insert(address, Kept { message, mark });
     }
 
-    fn remove(&mut self, vhost: VhostId, address: &Address) -> bool {
-        if self.get(vhost, address).is_some() {
-            self.touch(vhost, address);
-        }
-        let Some(values) = self.vhosts.get_mut(&vhost) else {
-            return false;
-        };
-        let Some(old) = values.remove(address) else {
-            return false;
-        };
-        if values.is_empty() {
-            self.vhosts.remove(&vhost);
-        }
-        if let Some(end) = old.expires {
+    fn take(&mut self, vhost: VhostId, address: &Address) -> Option<Kept> {
+        let old = self.vhosts.get_mut(&vhost)?.remove(address)?;
+        if let Some(end) = old.message.expires {
             self.ends.remove(&(end, vhost, address.clone()));
         }
         self.kept.entries -= 1;
-        self.kept.bytes -= old.cost_bytes() as u64;
+        self.kept.bytes -= old.message.cost_bytes() as u64;
+        Some(old)
+    }
+
+    fn remove(&mut self, vhost: VhostId, address: &Address) -> bool {
+        let Some(old) = self.take(vhost, address) else {
+            return false;
+        };
+        if self.vhosts.get(&vhost).is_some_and(BTreeMap::is_empty) {
+            self.vhosts.remove(&vhost);
+        }
+        let key = (vhost, old.message.address.clone());
+        self.marks
+            .went(old.mark, &key, || message_bytes(&old.message));
         true
     }
 
@@ -179,7 +200,9 @@ impl Values {
         let mut looked = 0;
         loop {
             let mut jump = None;
-            for (address, value) in values.range((from.clone(), Bound::Unbounded)) {
+            for (address, Kept { message: value, .. }) in
+                values.range((from.clone(), Bound::Unbounded))
+            {
                 let full = page.values.len() >= of.count.min(PAGE_VALUES_MAX);
                 if full || bytes >= PAGE_BYTES_MAX || looked >= PAGE_LOOKED_MAX {
                     return page;
