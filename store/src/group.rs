@@ -9,7 +9,8 @@ use crate::checkpoint::{CheckpointOpenError, CheckpointStats, Checkpoints};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskLock};
 use crate::journal::{
-    GivenBack, Journal, JournalOptions, JournalStats, OpenError, ReadError, WriteError, WriterMode,
+    GivenBack, Journal, JournalOptions, JournalStats, OpenError, Packing, ReadError, WriteError,
+    WriterMode,
 };
 use crate::raft::{
     Answer, Applied, LogStore, Machine, NoPeers, Proposal, StateMachine, Types, config,
@@ -57,6 +58,8 @@ pub struct GroupOptions {
     pub writer: WriterMode,
     /// What election timeouts are drawn from.
     pub seed: u64,
+    /// How what is written is packed.
+    pub packing: Packing,
 }
 
 impl GroupOptions {
@@ -70,6 +73,7 @@ impl GroupOptions {
             outstanding_bytes: 16 * 1024 * 1024,
             writer: WriterMode::Thread,
             seed: 1,
+            packing: Packing::default(),
         }
     }
 }
@@ -257,6 +261,7 @@ impl<S: StateMachine> Group<S> {
                 tail_bytes: options.tail_bytes,
                 writer: options.writer,
                 checkpoint: covered,
+                packing: options.packing.clone(),
             },
         )?;
         let clock_floor = standing.map_or(0, |standing| standing.clock.0);

@@ -2,6 +2,7 @@
 //!
 //! Owns: the wording that an operator reads. Read next: [`super::recovery`].
 
+use crate::seal::KeyError;
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::io;
 use std::path::PathBuf;
@@ -25,6 +26,14 @@ pub enum OpenError {
         path: PathBuf,
         /// What is known about the holder.
         holder: String,
+    },
+    /// It is encrypted, and the key is not there.
+    #[error("{path}: {source}", path = path.display())]
+    Key {
+        /// The file concerned.
+        path: PathBuf,
+        /// Why it does not open.
+        source: KeyError,
     },
     /// Bytes that were once synced are not what they were. Nothing is cut; the shard must be
     /// repaired from a replica or from a backup.

@@ -3,7 +3,7 @@
 //! Owns: the search for later frames of the file's present life and the judgement. Never changes a
 //! file. Read next: [`super::recovery`], whose rule this serves.
 
-use super::frame::{ALIGN_BYTES, HEAD_BYTES, Head, MAGIC, decode_head, u32_at};
+use super::frame::{ALIGN_BYTES, HEAD_BYTES, Head, decode_head, has_magic, u32_at};
 use super::meta::Meta;
 use super::recovery::{Expect, Scanned, Told};
 use super::window::{WINDOW_BYTES, Window};
@@ -30,7 +30,7 @@ pub(super) fn search(segments: &[Scanned], expect: &Expect, meta: &Meta) -> io::
             }
             let mut at = 0;
             while at + HEAD_BYTES <= bytes.len() {
-                if bytes[at..at + 4] == MAGIC && u32_at(bytes, at + 4) == one.header.salt {
+                if has_magic(&bytes[at..]) && u32_at(bytes, at + 4) == one.header.salt {
                     tail.live_frames = true;
                     if let Ok(head) = decode_head(&bytes[at..])
                         && !is_cut(&head, meta)

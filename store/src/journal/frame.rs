@@ -33,7 +33,19 @@
 //! | 40 | 4 | CRC-32C of bytes 0..40 and of the payload |
 //! | 44 | 4 | 0 |
 //! | 48 | n | payload, then zeros up to a multiple of 8 |
+//!
+//! A packed frame stands for the same logical frame and has the same envelope, but for the magic `ABF2`. Behind
+//! the first 40 bytes of the logical frame, which are as they are:
+//!
+//! | at | size | field |
+//! |---|---|---|
+//! | 40 | 4 | CRC-32C of the body |
+//! | 44 | 1 | form, added up: 1 compressed by LZ4 (block), 2 by Zstandard, 4 sealed after that, bound to bytes 0..40 and this byte |
+//! | 45 | 1 | zeros behind the body |
+//! | 46 | 2 | 0 |
+//! | 48 | n | body: bytes 40.. of the logical frame, without its padding, packed; then zeros up to a multiple of 8 |
 
+use crate::seal::TRAILER_BYTES;
 use anabranch_core::id::{LogIndex, Term, UnixMs};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -50,7 +62,14 @@ pub const ALIGN_BYTES: usize = 8;
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
 
 pub(crate) const MAGIC: [u8; 4] = *b"ABF1";
+pub(crate) const PACKED_MAGIC: [u8; 4] = *b"ABF2";
 const VERSION: u8 = 1;
+/// Bytes of the logical frame that are never packed.
+pub(crate) const CLEAR_BYTES: usize = 40;
+/// Bytes of the logical header that are packed with the payload: its checksum, and zeros.
+pub(crate) const PACKED_HEADER_BYTES: usize = LOGICAL_HEADER_BYTES - CLEAR_BYTES;
+/// Bytes that sealing adds to a frame in its file.
+pub(crate) const SEALED_MORE_BYTES: u64 = (PACKED_HEADER_BYTES + TRAILER_BYTES) as u64;
 
 /// What a frame's payload is. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +151,55 @@ pub(crate) struct Head {
     pub(crate) index: LogIndex,
     pub(crate) committed: LogIndex,
     pub(crate) clock: UnixMs,
-    payload_crc: u32,
-    header: [u8; 40],
+    pub(crate) stored: Stored,
+    pub(crate) clear: [u8; CLEAR_BYTES],
+}
+
+/// How what follows a head is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// The payload as it is.
+    Plain { payload_crc: u32 },
+    /// A packed body.
+    Packed {
+        form: Form,
+        body_len: usize,
+        body_crc: u32,
+    },
+}
+
+/// What was done to a body. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form(u8);
+
+impl Form {
+    pub(crate) const NONE: Form = Form(0);
+    pub(crate) const LZ4: Form = Form(1);
+    pub(crate) const ZSTD: Form = Form(2);
+    const SEALED: u8 = 4;
+
+    pub(crate) fn sealed(self) -> Form {
+        Form(self.0 | Self::SEALED)
+    }
+
+    pub(crate) fn is_sealed(self) -> bool {
+        self.0 & Self::SEALED != 0
+    }
+
+    /// What was done before sealing.
+    pub(crate) fn compression(self) -> Form {
+        Form(self.0 & !Self::SEALED)
+    }
+
+    pub(crate) fn to_byte(self) -> u8 {
+        self.0
+    }
+
+    fn from_byte(byte: u8) -> Option<Form> {
+        let form = Form(byte);
+        let known = [Form::NONE, Form::LZ4, Form::ZSTD].contains(&form.compression());
+        (known && form != Form::NONE).then_some(form)
+    }
 }
 
 /// Why bytes are not a frame.
@@ -149,6 +215,12 @@ pub(crate) enum FrameFault {
     Field,
     #[error("the payload's checksum does not match")]
     PayloadChecksum,
+    #[error("the frame is sealed, and its segment names no key")]
+    NoKey,
+    #[error("the sealed frame does not open: it is not what was sealed")]
+    Seal,
+    #[error("the compressed frame is not what was compressed")]
+    Compressed,
 }
 
 /// CRC-32C over several pieces.
@@ -174,29 +246,60 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     slice.map_or(0, u64::from_le_bytes)
 }
 
+/// The bytes of a logical frame that are never packed, and its checksum, which follows them.
+pub(crate) fn encode_clear(frame: &Frame) -> ([u8; CLEAR_BYTES], u32) {
+    let mut clear = [0u8; CLEAR_BYTES];
+    clear[0] = VERSION;
+    clear[1] = frame.kind.to_byte();
+    clear[4..8].copy_from_slice(&(frame.payload.len() as u32).to_le_bytes());
+    clear[8..16].copy_from_slice(&frame.term.0.to_le_bytes());
+    clear[16..24].copy_from_slice(&frame.index.0.to_le_bytes());
+    clear[24..32].copy_from_slice(&frame.committed.0.to_le_bytes());
+    clear[32..40].copy_from_slice(&frame.clock.0.to_le_bytes());
+    let payload_crc = crc32c(&[&clear, &frame.payload]);
+    (clear, payload_crc)
+}
+
 /// Encodes everything in front of the payload; gives the checksum that the next frame links to.
 pub(crate) fn encode_head(frame: &Frame, link: Link) -> ([u8; HEAD_BYTES], u32) {
     let mut head = [0u8; HEAD_BYTES];
-    let (envelope, logical) = head.split_at_mut(ENVELOPE_BYTES);
-    logical[0] = VERSION;
-    logical[1] = frame.kind.to_byte();
-    logical[4..8].copy_from_slice(&(frame.payload.len() as u32).to_le_bytes());
-    logical[8..16].copy_from_slice(&frame.term.0.to_le_bytes());
-    logical[16..24].copy_from_slice(&frame.index.0.to_le_bytes());
-    logical[24..32].copy_from_slice(&frame.committed.0.to_le_bytes());
-    logical[32..40].copy_from_slice(&frame.clock.0.to_le_bytes());
-    let payload_crc = crc32c(&[&logical[..40], &frame.payload]);
-    logical[40..44].copy_from_slice(&payload_crc.to_le_bytes());
+    let (clear, payload_crc) = encode_clear(frame);
+    head[ENVELOPE_BYTES..][..CLEAR_BYTES].copy_from_slice(&clear);
+    head[ENVELOPE_BYTES + CLEAR_BYTES..][..4].copy_from_slice(&payload_crc.to_le_bytes());
+    let crc = put_envelope(&mut head, MAGIC, link, frame.logical_len() as u32);
+    (head, crc)
+}
 
-    envelope[0..4].copy_from_slice(&MAGIC);
+/// Encodes everything in front of a packed body; gives the checksum that the next frame links to.
+pub(crate) fn encode_packed_head(
+    clear: &[u8; CLEAR_BYTES],
+    form: Form,
+    body: &[u8],
+    link: Link,
+) -> ([u8; HEAD_BYTES], u32) {
+    let mut head = [0u8; HEAD_BYTES];
+    let unpadded = LOGICAL_HEADER_BYTES + body.len();
+    let stored = unpadded.next_multiple_of(ALIGN_BYTES);
+    let logical = &mut head[ENVELOPE_BYTES..];
+    logical[..CLEAR_BYTES].copy_from_slice(clear);
+    logical[40..44].copy_from_slice(&crc32c(&[body]).to_le_bytes());
+    logical[44] = form.to_byte();
+    logical[45] = (stored - unpadded) as u8;
+    let crc = put_envelope(&mut head, PACKED_MAGIC, link, stored as u32);
+    (head, crc)
+}
+
+fn put_envelope(head: &mut [u8; HEAD_BYTES], magic: [u8; 4], link: Link, stored: u32) -> u32 {
+    let (envelope, logical) = head.split_at_mut(ENVELOPE_BYTES);
+    envelope[0..4].copy_from_slice(&magic);
     envelope[4..8].copy_from_slice(&link.salt.to_le_bytes());
     envelope[8..12].copy_from_slice(&link.epoch.to_le_bytes());
     envelope[12..16].copy_from_slice(&link.prev_crc.to_le_bytes());
     envelope[16..24].copy_from_slice(&link.synced_end.to_le_bytes());
-    envelope[24..28].copy_from_slice(&(frame.logical_len() as u32).to_le_bytes());
+    envelope[24..28].copy_from_slice(&stored.to_le_bytes());
     let crc = crc32c(&[&envelope[..28], logical]);
     envelope[28..32].copy_from_slice(&crc.to_le_bytes());
-    (head, crc)
+    crc
 }
 
 /// Whether a frame that begins with `bytes` has its payload as it is, so that a part of it is of use.
@@ -204,7 +307,12 @@ pub(crate) fn is_plain(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// Verifies the head of a frame; the payload is verified by [`Head::frame`].
+/// Whether a frame of any form may begin with `bytes`.
+pub(crate) fn has_magic(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC) || bytes.starts_with(&PACKED_MAGIC)
+}
+
+/// Verifies the head of a frame; what follows is verified by [`Head::check_stored`] or [`Head::frame`].
 pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, FrameFault> {
     let Some((envelope, logical)) = bytes
         .get(..HEAD_BYTES)
@@ -212,7 +320,7 @@ pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, FrameFault> {
     else {
         return Err(FrameFault::NoMagic);
     };
-    if envelope[..4] != MAGIC {
+    if !has_magic(envelope) {
         return Err(FrameFault::NoMagic);
     }
     let crc = u32_at(envelope, 28);
@@ -224,12 +332,19 @@ pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, FrameFault> {
     }
     let kind = FrameKind::from_byte(logical[1]).ok_or(FrameFault::Field)?;
     let payload_len = u32_at(logical, 4) as usize;
-    if payload_len > MAX_PAYLOAD_BYTES || u32_at(envelope, 24) as usize != logical_len(payload_len)
-    {
+    if payload_len > MAX_PAYLOAD_BYTES {
         return Err(FrameFault::Field);
     }
-    let mut header = [0; 40];
-    header.copy_from_slice(&logical[..40]);
+    let stored_len = u32_at(envelope, 24) as usize;
+    let stored = if is_plain(envelope) {
+        let payload_crc = u32_at(logical, 40);
+        (stored_len == logical_len(payload_len)).then_some(Stored::Plain { payload_crc })
+    } else {
+        decode_packed(logical, stored_len, payload_len)
+    };
+    let stored = stored.ok_or(FrameFault::Field)?;
+    let mut clear = [0; CLEAR_BYTES];
+    clear.copy_from_slice(&logical[..CLEAR_BYTES]);
     Ok(Head {
         link: Link {
             salt: u32_at(envelope, 4),
@@ -244,25 +359,48 @@ pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, FrameFault> {
         index: LogIndex(u64_at(logical, 16)),
         committed: LogIndex(u64_at(logical, 24)),
         clock: UnixMs(u64_at(logical, 32)),
-        payload_crc: u32_at(logical, 40),
-        header,
+        stored,
+        clear,
+    })
+}
+
+fn decode_packed(logical: &[u8], stored_len: usize, payload_len: usize) -> Option<Stored> {
+    let form = Form::from_byte(logical[44])?;
+    let padding = usize::from(logical[45]);
+    let body_len = stored_len.checked_sub(LOGICAL_HEADER_BYTES + padding)?;
+    let most = PACKED_HEADER_BYTES + payload_len + TRAILER_BYTES;
+    let sound = padding < ALIGN_BYTES && stored_len.is_multiple_of(ALIGN_BYTES) && body_len <= most;
+    sound.then_some(Stored::Packed {
+        form,
+        body_len,
+        body_crc: u32_at(logical, 40),
     })
 }
 
 impl Head {
-    /// Verifies a payload that was read for this head.
-    pub(crate) fn check_payload(&self, payload: &[u8]) -> Result<(), FrameFault> {
-        if payload.len() == self.payload_len && self.payload_crc == crc32c(&[&self.header, payload])
-        {
-            Ok(())
-        } else {
-            Err(FrameFault::PayloadChecksum)
+    /// Bytes that follow the head, without padding.
+    pub(crate) fn body_len(&self) -> usize {
+        match self.stored {
+            Stored::Plain { .. } => self.payload_len,
+            Stored::Packed { body_len, .. } => body_len,
         }
     }
 
-    /// The frame, once its payload proves right.
-    pub(crate) fn frame(&self, payload: Bytes) -> Result<Frame, FrameFault> {
-        self.check_payload(&payload)?;
+    /// Verifies what was read behind this head, as it is stored: nothing is opened for that.
+    pub(crate) fn check_stored(&self, body: &[u8]) -> Result<(), FrameFault> {
+        let sound = body.len() == self.body_len()
+            && match self.stored {
+                Stored::Plain { payload_crc } => payload_crc == crc32c(&[&self.clear, body]),
+                Stored::Packed { body_crc, .. } => body_crc == crc32c(&[body]),
+            };
+        sound.then_some(()).ok_or(FrameFault::PayloadChecksum)
+    }
+
+    /// The frame, once its payload (unpacked, with its checksum) proves right.
+    pub(crate) fn frame(&self, payload: Bytes, payload_crc: u32) -> Result<Frame, FrameFault> {
+        if payload.len() != self.payload_len || payload_crc != crc32c(&[&self.clear, &payload]) {
+            return Err(FrameFault::PayloadChecksum);
+        }
         Ok(Frame {
             term: self.term,
             index: self.index,
@@ -280,15 +418,16 @@ impl Head {
 
     /// Bytes that it takes in its file, envelope and padding included.
     pub(crate) fn stored_len(&self) -> u64 {
-        ENVELOPE_BYTES as u64 + self.logical_len()
+        (HEAD_BYTES + self.body_len()).next_multiple_of(ALIGN_BYTES) as u64
     }
 }
 
-/// Decodes one frame from bytes that nobody vouches for; for fuzzing and for tools.
+/// Decodes one frame from bytes that nobody vouches for; for fuzzing and for tools. A sealed one is none: its
+/// key is not here.
 pub fn decode_untrusted(bytes: &[u8]) -> Option<Frame> {
     let head = decode_head(bytes).ok()?;
-    let payload = bytes.get(HEAD_BYTES..HEAD_BYTES.checked_add(head.payload_len)?)?;
-    head.frame(Bytes::copy_from_slice(payload)).ok()
+    let body = bytes.get(HEAD_BYTES..HEAD_BYTES.checked_add(head.body_len())?)?;
+    super::pack::unpack(&head, body.to_vec(), None).ok()
 }
 
 #[cfg(test)]

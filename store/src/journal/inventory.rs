@@ -10,6 +10,7 @@ use super::released::{RELEASED_NAME, Released};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, segment_path};
 use super::table::{parse_table_name, table_path};
 use crate::disk::{Disk, DiskFile};
+use crate::seal::{DataKey, Sealing};
 use anabranch_core::id::{LogIndex, Position};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub(super) struct SegmentAt {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) header: SegmentHeader,
+    /// The key of its frames, if they are sealed.
+    pub(super) key: Option<Arc<DataKey>>,
 }
 
 impl Inventory {
@@ -70,17 +73,27 @@ impl Inventory {
         self.tables.binary_search(&base).is_ok()
     }
 
-    /// Opens every segment and reads its header.
+    /// Opens every segment, reads its header and opens its key.
     pub(super) fn segments(
         &self,
         disk: &dyn Disk,
         dir: &Path,
+        sealing: &Sealing,
     ) -> Result<Vec<SegmentAt>, OpenError> {
         let open = |base: &Position| {
             let path = segment_path(dir, *base);
             let file = disk.open(&path).map_err(OpenError::io(&path))?;
             let header = read_header(&*file, &path, *base)?;
-            Ok(SegmentAt { path, file, header })
+            let key = match header.open_key(sealing) {
+                Ok(key) => key,
+                Err(source) => return Err(OpenError::Key { path, source }),
+            };
+            Ok(SegmentAt {
+                path,
+                file,
+                header,
+                key,
+            })
         };
         self.bases.iter().map(open).collect()
     }

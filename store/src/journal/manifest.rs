@@ -280,10 +280,10 @@ impl Part {
                 return Err(corrupt);
             }
             if extent.from <= frame.from && frame.to <= extent.to {
-                let mut payload = vec![0; head.payload_len];
+                let mut body = vec![0; head.body_len()];
                 let at = frame.offset + HEAD_BYTES as u64;
-                self.file.read_at(&mut payload, at).map_err(io)?;
-                head.check_payload(&payload).map_err(|_| corrupt)?;
+                self.file.read_at(&mut body, at).map_err(io)?;
+                head.check_stored(&body).map_err(|_| corrupt)?;
                 whole += 1;
             }
         }

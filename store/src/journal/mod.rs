@@ -18,6 +18,8 @@ mod inventory;
 mod keeper;
 mod manifest;
 pub mod meta;
+mod opened;
+pub mod pack;
 mod placement;
 mod queue;
 mod reader;
@@ -36,6 +38,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use frame::{Frame, FrameKind};
 pub use manifest::{Checked, Extent, Manifest, ManifestError, SegmentExtents};
 pub use meta::{FrameId, VoteRecord};
+pub use pack::{Compression, Packing};
 pub use queue::WriterMode;
 pub use room::GivenBack;
 pub use stats::JournalStats;
@@ -43,6 +46,7 @@ pub use writer::Completion;
 
 use crate::disk::Disk;
 use anabranch_core::id::{LogIndex, Position};
+use opened::Opened;
 use placement::Shared;
 use queue::{Queue, Running};
 use recovery::{Told, recover};
@@ -65,6 +69,8 @@ pub struct JournalOptions {
     /// The log index of the checkpoint that the owner has: frames up to it must be there, and their
     /// payloads are not read again at opening.
     pub checkpoint: Option<LogIndex>,
+    /// How frames are packed.
+    pub packing: Packing,
 }
 
 impl Default for JournalOptions {
@@ -74,6 +80,7 @@ impl Default for JournalOptions {
             tail_bytes: 16 * 1024 * 1024,
             writer: WriterMode::Thread,
             checkpoint: None,
+            packing: Packing::default(),
         }
     }
 }
@@ -89,7 +96,9 @@ struct Inner {
     options: JournalOptions,
     queue: Arc<Queue>,
     health: Arc<Health>,
-    shared: Mutex<Shared>,
+    shared: Arc<Mutex<Shared>>,
+    /// Packed frames that were opened last.
+    opened: Opened,
     running: Mutex<Option<Running>>,
 }
 
@@ -113,6 +122,7 @@ impl Journal {
             segment_bytes: options.segment_bytes.max(segment::SEGMENT_HEADER_BYTES * 2),
             trusted_end: checkpoint_end,
             must_reach: checkpoint_end,
+            sealing: options.packing.sealing.clone(),
         };
         let found = recover(&*disk, dir, &told)?;
         let health = Arc::new(Health::default());
@@ -120,6 +130,18 @@ impl Journal {
         let queue = Arc::new(Queue::default());
         let newest = found.segments.back();
         let newest_base = newest.map_or(Position(0), |newest| newest.base);
+        let shared = Arc::new(Mutex::new(Shared {
+            segments: found.segments,
+            released: found.released,
+            tail: Tail::default(),
+            meta: found.meta,
+            last: found.last,
+            next_index: found.next_index,
+            end: found.end,
+            applied_end: checkpoint_end,
+            committed: found.committed,
+            seals: told.sealing.current().is_some(),
+        }));
         let writer = Writer::new(WriterStart {
             disk,
             dir: dir.to_owned(),
@@ -134,30 +156,22 @@ impl Journal {
             newest_base,
             missing_tables: found.missing_tables,
             unfinished: found.unfinished,
+            packing: options.packing.clone(),
+            shared: shared.clone(),
         });
         let running = queue::start("journal-writer", queue.clone(), writer, options.writer)
             .map_err(OpenError::io(dir))?;
         if found.cut {
             tracing::warn!(dir = %dir.display(), next = found.next_index.0, "a torn tail was cut");
         }
-        let shared = Shared {
-            segments: found.segments,
-            released: found.released,
-            tail: Tail::default(),
-            meta: found.meta,
-            last: found.last,
-            next_index: found.next_index,
-            end: found.end,
-            applied_end: checkpoint_end,
-            committed: found.committed,
-        };
         Ok(Journal {
             inner: Arc::new(Inner {
                 dir: dir.to_owned(),
                 options,
                 queue,
                 health,
-                shared: Mutex::new(shared),
+                shared,
+                opened: Opened::default(),
                 running: Mutex::new(Some(running)),
             }),
         })
@@ -234,6 +248,7 @@ impl Journal {
                 .or_else(|| self.term_on_disk(&shared, keep))
         });
         let cut = shared.cut(&self.inner.dir, from, term)?;
+        self.inner.opened.clear();
         self.inner.queue.push([Op::Cut(cut), Op::Done(done)]);
         Ok(())
     }

@@ -5,13 +5,16 @@
 //! disk what is decided here).
 
 use super::error::{ReadError, WriteError};
-use super::frame::{ENVELOPE_BYTES, Frame, MAX_PAYLOAD_BYTES};
+use super::frame::{Frame, MAX_PAYLOAD_BYTES};
 use super::meta::{FrameId, Meta};
 use super::released::Released;
-use super::segment::{FileSlot, FrameTable, Segment, capacity_for, grown_capacity, segment_path};
+use super::segment::{
+    FileSlot, FrameTable, Segment, capacity_for, grown_capacity, segment_path, stored_at_most,
+};
 use super::tail::Tail;
 use super::writer::{Cut, Op, Roll};
 use anabranch_core::id::{LogIndex, Position, Term};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +31,15 @@ pub(super) struct Shared {
     /// First log index not applied yet.
     pub(super) applied_end: u64,
     pub(super) committed: LogIndex,
+    /// Whether the frames of new segments are sealed.
+    pub(super) seals: bool,
+}
+
+/// How many bytes a frame took in its file.
+pub(super) struct StoredLen {
+    pub(super) index: LogIndex,
+    pub(super) payload: Bytes,
+    pub(super) bytes: u64,
 }
 
 /// A segment that is full: what its side file will say beside what the writer knows.
@@ -73,16 +85,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the frame its place; returns the step to a new segment when one is needed first.
+    /// Gives the frame its place; returns the step to a new segment when one is needed first. In its file it has
+    /// the room that it may need at most, until [`Shared::settle`].
     pub(super) fn place(&mut self, frame: &Frame, segment_bytes: u64) -> Option<Op> {
         let logical = frame.logical_len();
-        let stored = logical + ENVELOPE_BYTES as u64;
         let mut roll = None;
         if !self
             .segments
             .back()
-            .is_some_and(|segment| segment.fits(logical, stored))
+            .is_some_and(|segment| segment.fits(logical, segment.stored_at_most(logical)))
         {
+            let stored = stored_at_most(logical, self.seals);
             let before = self.segments.back().map_or(0, |last| last.capacity_bytes);
             let capacity_bytes = capacity_for(grown_capacity(before, segment_bytes), stored);
             // A segment without a frame gives its name to the larger one.
@@ -99,6 +112,7 @@ impl Shared {
                 frame.index,
                 capacity_bytes,
                 slot.clone(),
+                self.seals,
             ));
             self.meta.newest_base = self.end.0;
             roll = Some(Op::Roll(Roll {
@@ -111,7 +125,7 @@ impl Shared {
             }));
         }
         if let Some(segment) = self.segments.back_mut() {
-            segment.push(logical, stored);
+            segment.push(logical, segment.stored_at_most(logical));
         }
         self.tail.push(self.end, frame.clone());
         self.last = Some(FrameId {
@@ -121,6 +135,37 @@ impl Shared {
         self.next_index = LogIndex(frame.index.0 + 1);
         self.end = Position(self.end.0 + logical);
         roll
+    }
+
+    /// Takes up what the writer found: how long the frames that it wrote into the segment at `base` are there. Frames
+    /// that were cut meanwhile are known by their payloads: another one may stand under the same index.
+    pub(super) fn settle(&mut self, base: Position, stored: &[StoredLen]) {
+        let newest_first = self.segments.iter_mut().rev();
+        let mut here = newest_first.skip_while(|segment| segment.base > base);
+        let Some(segment) = here.next().filter(|segment| segment.base == base) else {
+            return;
+        };
+        for one in stored {
+            // What is not synced yet is in the tail.
+            let held = self.tail.frame(one.index).map(|(_, frame)| &frame.payload);
+            let same = |held: &Bytes| (held.as_ptr(), held.len());
+            if held.map(same) == Some(same(&one.payload)) {
+                segment.settle(one.index, one.bytes);
+            }
+        }
+    }
+
+    /// Where the frames of a segment lie, if they are those that `sealed` counts.
+    pub(super) fn settled(&self, sealed: &Sealed) -> Option<FrameTable> {
+        let newest_first = self.segments.iter().rev();
+        let table = newest_first
+            .take_while(|segment| segment.base >= sealed.base)
+            .last()
+            .filter(|segment| segment.base == sealed.base)?
+            .table();
+        let same =
+            table.len == sealed.frames.len && table.places.len() == sealed.frames.places.len();
+        same.then(|| table.clone())
     }
 
     pub(super) fn segment_of(&self, index: LogIndex) -> Option<&Segment> {

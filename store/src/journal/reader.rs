@@ -7,9 +7,13 @@
 use super::Journal;
 use super::error::ReadError;
 use super::frame::{self, Frame, HEAD_BYTES, LOGICAL_HEADER_BYTES, decode_head};
+use super::pack::unpack;
 use super::placement::Shared;
+use super::segment::{FrameSpan, SegmentFile};
 use anabranch_core::id::{LogIndex, Position, Term};
 use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
 
 /// Bytes read from disk before a record's length is known.
 const GUESS_BYTES: usize = 4096;
@@ -45,10 +49,32 @@ impl Journal {
         if head.index != index {
             return Err(ReadError::Corrupt(index));
         }
-        let mut payload = vec![0; head.payload_len];
-        file.read_at(&mut payload, offset + HEAD_BYTES as u64)?;
-        head.frame(payload.into())
-            .map_err(|_| ReadError::Corrupt(index))
+        let mut body = vec![0; head.body_len()];
+        file.read_at(&mut body, offset + HEAD_BYTES as u64)?;
+        let key = file.key().map(Arc::as_ref);
+        unpack(&head, body, key).map_err(|_| ReadError::Corrupt(index))
+    }
+
+    /// The payload of a packed frame, opened as a whole.
+    fn opened(&self, file: &SegmentFile, frame: &FrameSpan) -> Result<Bytes, ReadError> {
+        if let Some(payload) = self.inner.opened.get(frame.from) {
+            return Ok(payload);
+        }
+        let corrupt = |_| ReadError::Corrupt(frame.index);
+        let len = usize::try_from(frame.end_offset - frame.offset).map_err(io::Error::other)?;
+        let mut bytes = vec![0; len];
+        file.read_at(&mut bytes, frame.offset)?;
+        let head = decode_head(&bytes).map_err(corrupt)?;
+        let body = HEAD_BYTES..HEAD_BYTES + head.body_len();
+        if head.index != frame.index || body.end > len {
+            return Err(ReadError::Corrupt(frame.index));
+        }
+        bytes.truncate(body.end);
+        bytes.drain(..HEAD_BYTES);
+        let frame_there = unpack(&head, bytes, file.key().map(Arc::as_ref)).map_err(corrupt)?;
+        let payload = frame_there.payload;
+        self.inner.opened.put(frame.from, payload.clone());
+        Ok(payload)
     }
 
     /// Reads `len` payload bytes at `position` (a record inside a frame). From memory no byte is
@@ -65,28 +91,31 @@ impl Journal {
         prefix: usize,
         size: impl FnOnce(&[u8]) -> Option<usize>,
     ) -> Result<Bytes, ReadError> {
-        let (file, offset, available) = {
+        let (file, span) = {
             let shared = self.lock();
             if let Some(rest) = shared.tail.bytes_from(position) {
-                let head = rest
-                    .get(..prefix)
-                    .ok_or(ReadError::NoBytes(position, prefix))?;
-                let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
-                if len > rest.len() {
-                    return Err(ReadError::NoBytes(position, len));
-                }
-                return Ok(rest.slice(..len));
+                return sized(&rest, position, prefix, size);
             }
             shared.check_there(position, Position(position.0.saturating_add(1)))?;
             let place = shared.segment_covering(position).and_then(|segment| {
-                let (_, start, end, offset) = segment.frame_covering(position)?;
-                let inside = position.0 - start.0;
-                let at = offset + frame::ENVELOPE_BYTES as u64 + inside;
-                let in_payload = inside >= LOGICAL_HEADER_BYTES as u64;
-                in_payload.then_some((segment.file.get()?.clone(), at, end.0 - position.0))
+                let span = segment.frame_covering(position)?;
+                let in_payload = position.0 - span.from.0 >= LOGICAL_HEADER_BYTES as u64;
+                in_payload.then_some((segment.file.get()?.clone(), span))
             });
             place.ok_or(ReadError::NoBytes(position, prefix))?
         };
+        let inside = position.0 - span.from.0;
+        if !span.is_plain() {
+            let payload = self.opened(&file, &span)?;
+            let from = usize::try_from(inside).map_err(io::Error::other)? - LOGICAL_HEADER_BYTES;
+            let rest = payload.get(from..).map(|rest| payload.slice_ref(rest));
+            let rest = rest.ok_or(ReadError::NoBytes(position, prefix))?;
+            // Copied, so that a small record does not hold a large frame in memory.
+            let record = sized(&rest, position, prefix, size)?;
+            return Ok(Bytes::copy_from_slice(&record));
+        }
+        let offset = span.offset + frame::ENVELOPE_BYTES as u64 + inside;
+        let available = span.to.0 - position.0;
         let available = usize::try_from(available).unwrap_or(usize::MAX);
         // Most records are small: one read serves both their length and their bytes.
         let mut bytes = vec![0; available.min(GUESS_BYTES)];
@@ -113,4 +142,20 @@ impl Journal {
         segment.file.get()?.read_at(&mut head, offset).ok()?;
         Some(decode_head(&head).ok()?.term)
     }
+}
+
+/// The part of `rest` that its first `prefix` bytes tell the length of, shared with it.
+fn sized(
+    rest: &Bytes,
+    position: Position,
+    prefix: usize,
+    size: impl FnOnce(&[u8]) -> Option<usize>,
+) -> Result<Bytes, ReadError> {
+    let no_bytes = |len| ReadError::NoBytes(position, len);
+    let head = rest.get(..prefix).ok_or(no_bytes(prefix))?;
+    let len = size(head).ok_or(no_bytes(prefix))?;
+    if len > rest.len() {
+        return Err(no_bytes(len));
+    }
+    Ok(rest.slice(..len))
 }

@@ -22,12 +22,14 @@ use super::meta::{FrameId, Meta, MetaFile};
 use super::released::Released;
 use super::room::Punch;
 use super::segment::{
-    SEGMENT_HEADER_BYTES, Segment, SegmentHeader, filled, first_capacity, salt_of, segment_path,
+    FileSlot, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, filled, first_capacity, salt_of,
+    segment_path,
 };
 use super::table::{SideTable, read_table};
 use super::window::Window;
 use super::writer::Current;
 use crate::disk::{Disk, DiskFile};
+use crate::seal::{DataKey, Sealing};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
 use std::io;
@@ -63,6 +65,8 @@ pub(crate) struct Told {
     pub(crate) trusted_end: u64,
     /// Frames below this log index are known to have been synced (a checkpoint says so).
     pub(crate) must_reach: u64,
+    /// What sealed segments are opened with, and new ones sealed.
+    pub(crate) sealing: Sealing,
 }
 
 /// Where the scan stands: what the next frame must match.
@@ -115,6 +119,7 @@ pub(super) struct Scanned {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) header: SegmentHeader,
     pub(super) segment: Segment,
+    key: Option<Arc<DataKey>>,
 }
 
 /// Opens what lies in `dir`, creating the first segment when there is none.
@@ -168,9 +173,15 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     let mut scanned: Vec<Scanned> = Vec::new();
     let mut missing_tables = Vec::new();
     let mut fault: Option<(usize, FrameFault)> = None;
-    let found = inventory.segments(disk, dir)?;
+    let found = inventory.segments(disk, dir, &told.sealing)?;
     let headers: Vec<SegmentHeader> = found.iter().map(|one| one.header).collect();
-    for (nth, SegmentAt { path, file, header }) in found.into_iter().enumerate() {
+    for (nth, at) in found.into_iter().enumerate() {
+        let SegmentAt {
+            path,
+            file,
+            header,
+            key,
+        } = at;
         let first = expect.get_or_insert(Expect {
             index: header.first_index.0,
             term: header.prev_term.0,
@@ -198,13 +209,13 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         let joins = header.base.0 == first.position
             && header.first_index.0 == first.index
             && header.prev_crc == first.chain;
-        let slot = filled(file.clone());
-        let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
+        let slot = filled(file.clone(), key.clone());
         scanned.push(Scanned {
             path,
             file,
             header,
-            segment,
+            segment: segment_of(&header, slot),
+            key,
         });
         if nth > 0 && !joins {
             // The segment before ends earlier than this one expects.
@@ -290,11 +301,13 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     }
 
     missing_tables.retain(|table: &SideTable| table.base < keep.header.base);
+    let sealer = keep.key.clone().map(|key| told.sealing.sealer(key));
     let current = Current {
         file: keep.file.clone(),
         salt: keep.header.salt,
         offset: keep.segment.end_offset(),
         capacity_bytes: keep.header.capacity_bytes,
+        sealer: sealer.transpose().map_err(OpenError::io(&keep.path))?,
     };
     scanned.truncate(last_nth + 1);
     let last = expect.index.checked_sub(1).map(|index| FrameId {
@@ -308,7 +321,13 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     {
         released.add(Position(0), first.header.base);
     }
+    let outdated = !told
+        .sealing
+        .is_current(scanned[last_nth].header.key.as_ref());
     let mut segments: VecDeque<Segment> = scanned.into_iter().map(|one| one.segment).collect();
+    if let Some(newest) = segments.back_mut() {
+        newest.outdated = outdated;
+    }
     Ok(Recovered {
         unfinished: segments.iter_mut().filter_map(Punch::unfinished).collect(),
         segments,
@@ -333,14 +352,18 @@ fn create_first(
     meta_file: MetaFile,
     meta: Meta,
 ) -> Result<Recovered, OpenError> {
-    let header = SegmentHeader {
+    let mut header = SegmentHeader {
         salt: salt_of(Position(0), meta.epoch),
         prev_crc: 0,
         base: Position(0),
         first_index: LogIndex(0),
         prev_term: Term(0),
         capacity_bytes: first_capacity(told.segment_bytes),
+        key: None,
     };
+    let sealing = &told.sealing;
+    let key = header.take_key(sealing).map_err(OpenError::io(dir))?;
+    let sealer = key.clone().map(|key| sealing.sealer(key));
     let unfinished = dir.join("spare-0.tmp");
     let file = disk
         .create_zeroed(&unfinished, header.capacity_bytes)
@@ -348,16 +371,16 @@ fn create_first(
     install_segment(disk, dir, &unfinished, &*file, &header)
         .map_err(io::Error::from)
         .map_err(OpenError::io(dir))?;
-    let slot = filled(file.clone());
-    let segment = Segment::new(header.base, header.first_index, header.capacity_bytes, slot);
+    let slot = filled(file.clone(), key);
     let current = Current {
         file,
         salt: header.salt,
         offset: SEGMENT_HEADER_BYTES,
         capacity_bytes: header.capacity_bytes,
+        sealer: sealer.transpose().map_err(OpenError::io(dir))?,
     };
     Ok(Recovered {
-        segments: VecDeque::from([segment]),
+        segments: VecDeque::from([segment_of(&header, slot)]),
         meta,
         meta_file,
         current,
@@ -371,6 +394,17 @@ fn create_first(
         released: Released::default(),
         unfinished: Vec::new(),
     })
+}
+
+fn segment_of(header: &SegmentHeader, slot: FileSlot) -> Segment {
+    let SegmentHeader {
+        base,
+        first_index,
+        capacity_bytes,
+        key,
+        ..
+    } = *header;
+    Segment::new(base, first_index, capacity_bytes, slot, key.is_some())
 }
 
 /// Believes frames of one segment until one does not match; says why it stopped.
@@ -397,10 +431,10 @@ fn scan(
             return Ok(FrameFault::NoMagic);
         }
         if head.index.0 >= told.trusted_end {
-            let Some(payload) = window.get(offset + HEAD_BYTES as u64, head.payload_len)? else {
+            let Some(body) = window.get(offset + HEAD_BYTES as u64, head.body_len())? else {
                 return Ok(FrameFault::Field);
             };
-            if let Err(fault) = head.check_payload(payload) {
+            if let Err(fault) = head.check_stored(body) {
                 return Ok(fault);
             }
         }

@@ -9,7 +9,7 @@
 //! | at | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic `ABS1` |
-//! | 4 | 2 | version, 1 |
+//! | 4 | 2 | version, 1; 2 when its frames are sealed |
 //! | 8 | 4 | salt |
 //! | 12 | 4 | envelope checksum of the last frame before this segment (0 for none) |
 //! | 16 | 8 | position of the first byte |
@@ -17,10 +17,14 @@
 //! | 32 | 8 | term of the frame before |
 //! | 40 | 8 | length of the file in bytes |
 //! | 48 | 4 | CRC-32C of bytes 0..48 |
+//! | 52 | 96 | version 2: the wrapped key of its frames, bound to bytes 0..48 |
+//! | 148 | 4 | version 2: CRC-32C of bytes 0..148 |
 
-use super::frame::{crc32c, u32_at, u64_at};
+use super::frame::{ENVELOPE_BYTES, SEALED_MORE_BYTES, crc32c, u32_at, u64_at};
 use crate::disk::DiskFile;
+use crate::seal::{DataKey, KeyError, Sealing, WRAPPED_BYTES, WrappedKey};
 use anabranch_core::id::{LogIndex, Position, Term};
+use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -30,6 +34,10 @@ pub const SEGMENT_HEADER_BYTES: u64 = 512;
 
 const MAGIC: [u8; 4] = *b"ABS1";
 const VERSION: u16 = 1;
+const SEALED_VERSION: u16 = 2;
+const FIXED_BYTES: usize = 48;
+const WRAPPED_AT: usize = 52;
+const WRAPPED_END: usize = WRAPPED_AT + WRAPPED_BYTES;
 const SUFFIX: &str = ".seg";
 
 /// What a segment's header says.
@@ -41,29 +49,61 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_index: LogIndex,
     pub(crate) prev_term: Term,
     pub(crate) capacity_bytes: u64,
+    /// The key of its frames, if they are sealed.
+    pub(crate) key: Option<WrappedKey>,
 }
 
 impl SegmentHeader {
-    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES as usize] {
-        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+    /// What a key of it is bound to.
+    fn fixed(&self, version: u16) -> [u8; FIXED_BYTES] {
+        let mut bytes = [0; FIXED_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[4..6].copy_from_slice(&version.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.salt.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.prev_crc.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.base.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.first_index.0.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.prev_term.0.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.capacity_bytes.to_le_bytes());
-        let crc = crc32c(&[&bytes[..48]]);
-        bytes[48..52].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
+    pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        let version = self.key.map_or(VERSION, |_| SEALED_VERSION);
+        bytes[..FIXED_BYTES].copy_from_slice(&self.fixed(version));
+        let crc = crc32c(&[&bytes[..48]]);
+        bytes[48..52].copy_from_slice(&crc.to_le_bytes());
+        if let Some(key) = &self.key {
+            bytes[WRAPPED_AT..WRAPPED_END].copy_from_slice(&key.0);
+            let crc = crc32c(&[&bytes[..WRAPPED_END]]);
+            bytes[WRAPPED_END..WRAPPED_END + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Takes a new key when new segments are sealed; `None` when they are not.
+    pub(crate) fn take_key(&mut self, sealing: &Sealing) -> io::Result<Option<Arc<DataKey>>> {
+        let made = sealing.new_key(&self.fixed(SEALED_VERSION))?;
+        self.key = made.as_ref().map(|(_, wrapped)| *wrapped);
+        Ok(made.map(|(key, _)| key))
+    }
+
+    /// The key of its frames; `None` when they are not sealed.
+    pub(crate) fn open_key(&self, sealing: &Sealing) -> Result<Option<Arc<DataKey>>, KeyError> {
+        let context = self.fixed(SEALED_VERSION);
+        let opened = self.key.map(|key| sealing.unwrap(&key, &context));
+        opened.transpose()
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let sound = bytes.len() >= 52
+        let sealed = u32_at(bytes, 4) == u32::from(SEALED_VERSION);
+        let sound = bytes.len() >= WRAPPED_END + 4
             && bytes[0..4] == MAGIC
-            && u32_at(bytes, 4) == u32::from(VERSION)
-            && u32_at(bytes, 48) == crc32c(&[&bytes[..48]]);
+            && (sealed || u32_at(bytes, 4) == u32::from(VERSION))
+            && u32_at(bytes, 48) == crc32c(&[&bytes[..48]])
+            && (!sealed || u32_at(bytes, WRAPPED_END) == crc32c(&[&bytes[..WRAPPED_END]]));
+        let key = || bytes[WRAPPED_AT..WRAPPED_END].try_into().ok();
         sound.then(|| SegmentHeader {
             salt: u32_at(bytes, 8),
             prev_crc: u32_at(bytes, 12),
@@ -71,6 +111,7 @@ impl SegmentHeader {
             first_index: LogIndex(u64_at(bytes, 24)),
             prev_term: Term(u64_at(bytes, 32)),
             capacity_bytes: u64_at(bytes, 40),
+            key: sealed.then(key).flatten().map(WrappedKey),
         })
     }
 }
@@ -109,16 +150,25 @@ pub(super) fn parse_name(name: &str, suffix: &str) -> Option<Position> {
 /// given a new handle, a count of one means that nobody reads bytes of it that may go: only then is the file used
 /// again or holes punched.
 #[derive(Debug)]
-pub(crate) struct SegmentFile(Arc<dyn DiskFile>);
+pub(crate) struct SegmentFile {
+    file: Arc<dyn DiskFile>,
+    key: Option<Arc<DataKey>>,
+}
 
 impl SegmentFile {
-    pub(crate) fn new(file: Arc<dyn DiskFile>) -> Arc<Self> {
-        Arc::new(Self(file))
+    /// `key`: that of its frames, if they are sealed.
+    pub(crate) fn new(file: Arc<dyn DiskFile>, key: Option<Arc<DataKey>>) -> Arc<Self> {
+        Arc::new(Self { file, key })
     }
 
     /// The file itself, for the writer.
     pub(crate) fn disk_file(&self) -> &Arc<dyn DiskFile> {
-        &self.0
+        &self.file
+    }
+
+    /// The key of its frames, if they are sealed.
+    pub(crate) fn key(&self) -> Option<&Arc<DataKey>> {
+        self.key.as_ref()
     }
 }
 
@@ -126,17 +176,17 @@ impl Deref for SegmentFile {
     type Target = dyn DiskFile;
 
     fn deref(&self) -> &Self::Target {
-        &*self.0
+        &*self.file
     }
 }
 
 /// The file of a segment, filled in by the writer once it exists.
 pub(crate) type FileSlot = Arc<OnceLock<Arc<SegmentFile>>>;
 
-/// A slot that holds `file` already.
-pub(crate) fn filled(file: Arc<dyn DiskFile>) -> FileSlot {
+/// A slot that holds `file` already, and the key of its frames.
+pub(crate) fn filled(file: Arc<dyn DiskFile>, key: Option<Arc<DataKey>>) -> FileSlot {
     let slot = FileSlot::default();
-    let _ = slot.set(SegmentFile::new(file));
+    let _ = slot.set(SegmentFile::new(file, key));
     slot
 }
 
@@ -168,6 +218,10 @@ pub(crate) struct Segment {
     table: FrameTable,
     /// What of it was given back: logical bytes from the base, ascending, no two touch.
     given_back: Vec<(u32, u32)>,
+    /// Whether its frames are sealed.
+    pub(crate) sealed: bool,
+    /// It takes no more frames: what is new is to lie under another key.
+    pub(crate) outdated: bool,
 }
 
 impl Segment {
@@ -176,6 +230,7 @@ impl Segment {
         first_index: LogIndex,
         capacity_bytes: u64,
         file: FileSlot,
+        sealed: bool,
     ) -> Self {
         let table = FrameTable {
             places: Arc::default(),
@@ -189,6 +244,8 @@ impl Segment {
             file,
             table,
             given_back: Vec::new(),
+            sealed,
+            outdated: false,
         }
     }
 
@@ -217,7 +274,7 @@ impl Segment {
     pub(crate) fn give_back(&mut self, ranges: Vec<(u32, u32)>) -> Option<Arc<SegmentFile>> {
         self.given_back = ranges;
         let before = self.file.get()?.clone();
-        self.file = filled(before.disk_file().clone());
+        self.file = filled(before.disk_file().clone(), before.key().cloned());
         Some(before)
     }
 
@@ -247,9 +304,15 @@ impl Segment {
         self.table.end_offset
     }
 
+    /// Bytes that a frame of `logical` bytes takes in its file at most.
+    pub(crate) fn stored_at_most(&self, logical: u64) -> u64 {
+        stored_at_most(logical, self.sealed)
+    }
+
     /// Whether one more frame of `logical` bytes fits, of which `stored` bytes go to the file.
     pub(crate) fn fits(&self, logical: u64, stored: u64) -> bool {
-        self.table.len + logical <= u64::from(u32::MAX)
+        !self.outdated
+            && self.table.len + logical <= u64::from(u32::MAX)
             && self.table.end_offset + stored <= self.capacity_bytes.min(u64::from(u32::MAX))
     }
 
@@ -263,6 +326,24 @@ impl Segment {
         Arc::make_mut(&mut table.places).push(place);
         table.len += logical;
         table.end_offset += stored;
+    }
+
+    /// Notes how many bytes the frame `index` took in its file: those behind it move up.
+    pub(crate) fn settle(&mut self, index: LogIndex, stored: u64) {
+        let nth = index.0.saturating_sub(self.first_index.0) as usize;
+        let table = &mut self.table;
+        let Some(place) = table.places.get(nth) else {
+            return;
+        };
+        let next = table.places.get(nth + 1);
+        let end = next.map_or(table.end_offset, |next| u64::from(next.offset));
+        let saved = (end - u64::from(place.offset)).saturating_sub(stored);
+        if saved > 0 {
+            table.end_offset -= saved;
+            for place in &mut Arc::make_mut(&mut table.places)[nth + 1..] {
+                place.offset -= saved as u32;
+            }
+        }
     }
 
     /// Forgets every frame from log index `from` on.
@@ -284,12 +365,8 @@ impl Segment {
         Some((position, u64::from(place.offset)))
     }
 
-    /// The frame that covers a position: its index, its first and its end position, and the offset
-    /// of its envelope.
-    pub(crate) fn frame_covering(
-        &self,
-        position: Position,
-    ) -> Option<(LogIndex, Position, Position, u64)> {
+    /// The frame that covers a position.
+    pub(crate) fn frame_covering(&self, position: Position) -> Option<FrameSpan> {
         let inside = position.0.checked_sub(self.base.0)?;
         if inside >= self.table.len {
             return None;
@@ -299,16 +376,42 @@ impl Segment {
             .partition_point(|place| u64::from(place.start) <= inside)
             .checked_sub(1)?;
         let place = places[nth];
-        let end = places
+        let end = (self.table.len, self.table.end_offset);
+        let (end, end_offset) = places
             .get(nth + 1)
-            .map_or(self.table.len, |next| u64::from(next.start));
-        Some((
-            LogIndex(self.first_index.0 + nth as u64),
-            Position(self.base.0 + u64::from(place.start)),
-            Position(self.base.0 + end),
-            u64::from(place.offset),
-        ))
+            .map_or(end, |next| (u64::from(next.start), u64::from(next.offset)));
+        Some(FrameSpan {
+            index: LogIndex(self.first_index.0 + nth as u64),
+            from: Position(self.base.0 + u64::from(place.start)),
+            to: Position(self.base.0 + end),
+            offset: u64::from(place.offset),
+            end_offset,
+        })
     }
+}
+
+/// Where a frame lies: its positions, and its offsets in the file from its envelope on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrameSpan {
+    pub(crate) index: LogIndex,
+    pub(crate) from: Position,
+    pub(crate) to: Position,
+    pub(crate) offset: u64,
+    pub(crate) end_offset: u64,
+}
+
+impl FrameSpan {
+    /// Whether it is stored as it is. A packed frame never takes as many bytes: sealing adds more than nothing
+    /// and less than compression saves where it is kept.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.end_offset - self.offset == self.to.0 - self.from.0 + ENVELOPE_BYTES as u64
+    }
+}
+
+/// Bytes that a frame of `logical` bytes takes in its file at most.
+pub(crate) fn stored_at_most(logical: u64, sealed: bool) -> u64 {
+    let more = if sealed { SEALED_MORE_BYTES } else { 0 };
+    logical + ENVELOPE_BYTES as u64 + more
 }
 
 /// Length of a journal's first segment file in bytes, unless all are to be shorter: a new shard
@@ -338,25 +441,39 @@ pub(crate) fn capacity_for(usual: u64, stored: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::frame::ENVELOPE_BYTES;
+    use crate::seal::keys::tests::sealing;
 
     #[test]
     fn a_header_is_read_back_and_a_flipped_bit_is_noticed() {
-        let header = SegmentHeader {
+        let mut header = SegmentHeader {
             salt: 1,
             prev_crc: 2,
             base: Position(3),
             first_index: LogIndex(4),
             prev_term: Term(5),
             capacity_bytes: 6,
+            key: None,
         };
-        let bytes = header.encode();
-        assert_eq!(SegmentHeader::decode(&bytes), Some(header));
-        for bit in 0..52 * 8 {
-            let mut broken = bytes;
-            broken[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(SegmentHeader::decode(&broken), None, "bit {bit}");
+        let keys = sealing(&["a"], 1);
+        for (sealed, used_bytes) in [(false, 52), (true, 152)] {
+            if sealed {
+                header.take_key(&keys).unwrap().unwrap();
+            }
+            let bytes = header.encode();
+            assert_eq!(SegmentHeader::decode(&bytes), Some(header));
+            assert_eq!(header.open_key(&keys).unwrap().is_some(), sealed);
+            for bit in 0..used_bytes * 8 {
+                let mut broken = bytes;
+                broken[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(SegmentHeader::decode(&broken), None, "bit {bit}");
+            }
         }
+        // A key is of use in its own header only.
+        let elsewhere = SegmentHeader {
+            base: Position(4),
+            ..header
+        };
+        assert!(elsewhere.open_key(&keys).is_err());
     }
 
     #[test]
@@ -373,7 +490,13 @@ mod tests {
 
     #[test]
     fn frames_are_found_by_index_and_by_position() {
-        let mut segment = Segment::new(Position(1000), LogIndex(10), 4096, FileSlot::default());
+        let mut segment = Segment::new(
+            Position(1000),
+            LogIndex(10),
+            4096,
+            FileSlot::default(),
+            false,
+        );
         for logical in [48, 64, 56] {
             let stored = logical + ENVELOPE_BYTES as u64;
             assert!(segment.fits(logical, stored));
@@ -388,8 +511,15 @@ mod tests {
         let covering = segment.frame_covering(Position(1111)).unwrap();
         assert_eq!(
             covering,
-            (LogIndex(11), Position(1048), Position(1112), 592)
+            FrameSpan {
+                index: LogIndex(11),
+                from: Position(1048),
+                to: Position(1112),
+                offset: 592,
+                end_offset: 688,
+            }
         );
+        assert!(covering.is_plain());
         assert_eq!(segment.frame_covering(Position(1168)), None);
         assert_eq!(segment.frame_covering(Position(999)), None);
         segment.truncate_from(11);

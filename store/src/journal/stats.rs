@@ -16,6 +16,8 @@ pub(crate) struct Health {
     bytes: AtomicU64,
     syncs: AtomicU64,
     writes: AtomicU64,
+    packed_from: AtomicU64,
+    packed_to: AtomicU64,
 }
 
 /// Counters of one journal since it was opened.
@@ -29,6 +31,10 @@ pub struct JournalStats {
     pub writes: u64,
     /// Syncs of segments.
     pub syncs: u64,
+    /// Payload bytes of frames that were compressed or sealed, before that.
+    pub packed_from: u64,
+    /// Bytes that those frames took in their files, envelopes included.
+    pub packed_to: u64,
 }
 
 impl Health {
@@ -77,6 +83,11 @@ impl Health {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn packed(&self, from: u64, to: u64) {
+        self.packed_from.fetch_add(from, Ordering::Relaxed);
+        self.packed_to.fetch_add(to, Ordering::Relaxed);
+    }
+
     pub(crate) fn did_sync(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
@@ -87,6 +98,8 @@ impl Health {
             bytes: self.bytes.load(Ordering::Relaxed),
             writes: self.writes.load(Ordering::Relaxed),
             syncs: self.syncs.load(Ordering::Relaxed),
+            packed_from: self.packed_from.load(Ordering::Relaxed),
+            packed_to: self.packed_to.load(Ordering::Relaxed),
         }
     }
 }

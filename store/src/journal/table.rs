@@ -304,6 +304,7 @@ mod tests {
             first_index: LogIndex(4),
             prev_term: Term(1),
             capacity_bytes: 7,
+            key: None,
         };
         let next = SegmentHeader {
             salt: 8,
@@ -312,6 +313,7 @@ mod tests {
             first_index: LogIndex(7),
             prev_term: Term(5),
             capacity_bytes: 7,
+            key: None,
         };
         assert!(table.belongs_to(&header) && table.joins(&next));
         for wrong in [

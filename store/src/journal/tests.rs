@@ -1,5 +1,6 @@
 //! The journal on a simulated disk: every byte broken, every cut, tails torn and truncated.
 
+mod packed;
 mod room;
 
 use super::*;
@@ -28,6 +29,7 @@ fn options() -> JournalOptions {
             latency: Duration::ZERO,
         },
         checkpoint: None,
+        packing: Packing::default(),
     }
 }
 

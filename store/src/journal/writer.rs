@@ -11,7 +11,8 @@ use super::frame::{Frame, HEAD_BYTES, Link, decode_head, encode_head};
 use super::gather::Gather;
 use super::keeper::{Job, Keeper, Place};
 use super::meta::{FrameId, Meta, MetaFile};
-use super::placement::Sealed;
+use super::pack::{Packer, Packing};
+use super::placement::{Sealed, Shared, StoredLen};
 use super::room::{GiveBack, Punch};
 use super::segment::{
     FileSlot, SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, grown_capacity, salt_of,
@@ -19,12 +20,14 @@ use super::segment::{
 use super::spares::Spares;
 use super::stats::Health;
 use super::table::SideTable;
+use super::window::Window;
 use crate::disk::{Disk, DiskFile};
+use crate::seal::{Sealer, Sealing};
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Called once the operation is durable, or failed; on the writer's thread.
 pub type Completion = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
@@ -87,12 +90,33 @@ pub(crate) struct Cut {
     pub(crate) forgotten: Vec<Position>,
 }
 
+impl Cut {
+    /// Finds where what is kept ends: when the cut was asked for, frames may have been on their way to the disk
+    /// whose length there was not known.
+    fn find_end(&mut self, file: &dyn DiskFile, header: &SegmentHeader) -> io::Result<()> {
+        let mut window = Window::new(file, header.capacity_bytes);
+        let (mut offset, mut last) = (SEGMENT_HEADER_BYTES, None);
+        for _ in header.first_index.0..self.meta.cut_from {
+            let head = window.get(offset, HEAD_BYTES)?;
+            let head = head.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let head = decode_head(head).map_err(io::Error::other)?;
+            last = Some(offset);
+            offset += head.stored_len();
+        }
+        self.end_offset = offset;
+        self.last_offset = last;
+        Ok(())
+    }
+}
+
 /// The segment being written.
 pub(crate) struct Current {
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) salt: u32,
     pub(crate) offset: u64,
     pub(crate) capacity_bytes: u64,
+    /// Seals its frames, if they are to be.
+    pub(crate) sealer: Option<Sealer>,
 }
 
 /// The writer's state. It is moved to its own thread, or into a local task in a simulation.
@@ -118,6 +142,12 @@ pub(crate) struct Writer {
     stalled: VecDeque<Op>,
     /// Base of the newest segment that is durable under its name.
     newest_base: Position,
+    sealing: Sealing,
+    packer: Packer,
+    /// Where frames lie as readers see it, told when a frame is shorter than it was thought to be.
+    shared: Arc<Mutex<Shared>>,
+    /// What was gathered and is still to be told.
+    untold: Vec<StoredLen>,
 }
 
 /// What a writer starts from: the state that recovery found.
@@ -138,6 +168,8 @@ pub(crate) struct WriterStart {
     pub(crate) missing_tables: Vec<SideTable>,
     /// Holes that may not have been punched before a crash.
     pub(crate) unfinished: Vec<Punch>,
+    pub(crate) packing: Packing,
+    pub(super) shared: Arc<Mutex<Shared>>,
 }
 
 impl Writer {
@@ -173,6 +205,10 @@ impl Writer {
             waiting: Vec::new(),
             stalled: VecDeque::new(),
             newest_base: start.newest_base,
+            sealing: start.packing.sealing,
+            packer: Packer::new(start.packing.compression),
+            shared: start.shared,
+            untold: Vec::new(),
         }
     }
 
@@ -233,6 +269,7 @@ impl Writer {
         tracing::error!(dir = %self.dir.display(), %error, "the journal stops: a disk operation failed");
         self.health.set_poison(error.to_string().into());
         self.gather.clear();
+        self.untold.clear();
         self.unsynced.clear();
         self.keeper.drop_waiting();
         for op in std::mem::take(&mut self.stalled) {
@@ -298,14 +335,20 @@ impl Writer {
             Err(error) => return Err(error),
         };
         let salt = salt_of(roll.base, self.epoch);
-        let header = SegmentHeader {
+        let mut header = SegmentHeader {
             salt,
             prev_crc: self.chain,
             base: roll.base,
             first_index: roll.first_index,
             prev_term: roll.prev_term,
             capacity_bytes: roll.capacity_bytes,
+            key: None,
         };
+        let key = header.take_key(&self.sealing)?;
+        let sealer = key
+            .clone()
+            .map(|key| self.sealing.sealer(key))
+            .transpose()?;
         let installed = install_segment(&*self.disk, &self.dir, &spare.path, &*spare.file, &header);
         match installed {
             Ok(()) => {}
@@ -321,17 +364,19 @@ impl Writer {
         }
         if let Some(sealed) = roll.sealed.take() {
             // Written when this round is over: all of it is synced then.
-            let table = self.table_of(sealed, roll.prev_term);
-            self.keeper.give(Job::Table(table));
+            if let Some(table) = self.table_of(sealed, roll.prev_term) {
+                self.keeper.give(Job::Table(table));
+            }
         }
         self.current = Current {
             file: spare.file.clone(),
             salt,
             offset: SEGMENT_HEADER_BYTES,
             capacity_bytes: roll.capacity_bytes,
+            sealer,
         };
         self.newest_base = roll.base;
-        let _ = roll.slot.set(SegmentFile::new(spare.file));
+        let _ = roll.slot.set(SegmentFile::new(spare.file, key));
         self.note_room();
         Ok(())
     }
@@ -343,10 +388,28 @@ impl Writer {
             prev_crc: self.chain,
             synced_end: self.health.synced_end(),
         };
-        let (head, crc) = encode_head(frame, link);
-        self.gather.push(&head, &frame.payload);
+        let before = self.gather.len;
+        let packed = self
+            .packer
+            .pack(frame, link, self.current.sealer.as_mut())?;
+        if let Some(packed) = packed {
+            self.gather.push(&packed.head, &packed.body);
+            self.chain = packed.crc;
+            let stored = (self.gather.len - before) as u64;
+            self.health.packed(frame.payload.len() as u64, stored);
+            if self.packer.compresses() {
+                self.untold.push(StoredLen {
+                    index: frame.index,
+                    payload: frame.payload.clone(),
+                    bytes: stored,
+                });
+            }
+        } else {
+            let (head, crc) = encode_head(frame, link);
+            self.gather.push(&head, &frame.payload);
+            self.chain = crc;
+        }
         self.gather.end_index = frame.index.0 + 1;
-        self.chain = crc;
         if self.gather.len >= GATHER_BYTES {
             self.write_gathered()
         } else {
@@ -367,6 +430,7 @@ impl Writer {
         self.current.offset += len;
         self.end_index = self.gather.end_index;
         self.gather.clear();
+        self.tell_places();
         if !self
             .unsynced
             .last()
@@ -375,6 +439,19 @@ impl Writer {
             self.unsynced.push(self.current.file.clone());
         }
         Ok(())
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells readers where the frames just written lie, before anybody may look for them there: what is not
+    /// synced is read from memory.
+    fn tell_places(&mut self) {
+        if !self.untold.is_empty() {
+            let untold = std::mem::take(&mut self.untold);
+            self.shared().settle(self.newest_base, &untold);
+        }
     }
 
     /// Writes and syncs everything so far.
@@ -401,13 +478,22 @@ impl Writer {
         Ok(())
     }
 
-    fn cut(&mut self, cut: Cut) -> io::Result<()> {
-        let file = cut.slot.get().map(|file| file.disk_file().clone());
-        let Some(file) = file else {
+    fn cut(&mut self, mut cut: Cut) -> io::Result<()> {
+        let Some(slot) = cut.slot.get().cloned() else {
             return Err(io::Error::other(
                 "a cut names a segment that was never made",
             ));
         };
+        let file = slot.disk_file().clone();
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        file.read_at(&mut header, 0)?;
+        let header = SegmentHeader::decode(&header)
+            .ok_or_else(|| io::Error::other("segment header unreadable"))?;
+        if self.packer.compresses() {
+            cut.find_end(&*file, &header)?;
+        }
+        let key = slot.key().cloned();
+        let sealer = key.map(|key| self.sealing.sealer(key)).transpose()?;
         // The record of the cut comes first: from here on a scan refuses the dropped frames.
         self.end_index = cut.meta.cut_from;
         self.epoch = cut.meta.epoch;
@@ -425,10 +511,6 @@ impl Writer {
         for base in cut.forgotten {
             self.keeper.give(Job::Forget(base));
         }
-        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
-        file.read_at(&mut header, 0)?;
-        let header = SegmentHeader::decode(&header)
-            .ok_or_else(|| io::Error::other("segment header unreadable"))?;
         self.chain = match cut.last_offset {
             None => header.prev_crc,
             Some(offset) => {
@@ -442,13 +524,17 @@ impl Writer {
             salt: header.salt,
             offset: cut.end_offset,
             capacity_bytes: cut.capacity_bytes,
+            sealer,
         };
         Ok(())
     }
 
-    /// The side file of the current segment, which ends here.
-    fn table_of(&self, sealed: Sealed, last_term: Term) -> SideTable {
-        SideTable {
+    /// The side file of the current segment, which ends here; none when it was cut meanwhile.
+    fn table_of(&self, mut sealed: Sealed, last_term: Term) -> Option<SideTable> {
+        if self.packer.compresses() {
+            sealed.frames = self.shared().settled(&sealed)?;
+        }
+        Some(SideTable {
             salt: self.current.salt,
             chain: self.chain,
             base: sealed.base,
@@ -458,7 +544,7 @@ impl Writer {
             capacity_bytes: sealed.capacity_bytes,
             frames: sealed.frames,
             given_back: Vec::new(),
-        }
+        })
     }
 
     /// Has the next segment ready before it is needed: the wait for its zeros is not in the way of
