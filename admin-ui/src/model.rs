@@ -115,6 +115,10 @@ numbers! {
         store_run_bytes,
         /// Blocks of 4 KiB that the index files of data shards have room for
         store_index_blocks,
+        /// Bytes of memory for entries that lie in the index files too
+        store_index_cached_bytes,
+        /// Chunks of up to 255 entries that could not be read from the index files since the start
+        store_index_damaged,
     }
 }
 
@@ -155,6 +159,8 @@ numbers! {
         store_blocks_read,
         /// Blocks written to the index files of data shards
         store_blocks_written,
+        /// Chunks of up to 255 entries that left memory for want of room and are read back when asked for
+        store_index_evictions,
     }
 }
 

@@ -350,7 +350,7 @@ fn main() -> std::io::Result<()> {
             println!(
                 "{count} {what} {again} in {took:.1?}: {used:.0} MiB, {:.0} bytes each; {streams} streams, {ready} ready, {} KiB cached",
                 used * 1048576.0 / count as f64,
-                shard.cached_bytes() >> 10,
+                shard.cached().bytes >> 10,
             );
         }
     }

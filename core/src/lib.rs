@@ -25,6 +25,7 @@ pub mod properties;
 pub mod record;
 pub mod router;
 pub mod shard;
+pub(crate) mod simple;
 pub mod stream;
 pub mod trie;
 pub mod will;

@@ -8,6 +8,7 @@
 use crate::address::Address;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// How the readers of one stream share it.
@@ -120,6 +121,46 @@ pub struct StreamLimits {
     /// A delivery is taken from its reader after so many milliseconds without settlement; 0 is never, absent is what
     /// the shard says.
     pub ack_timeout_ms: Option<u64>,
+}
+
+/// No limit.
+static NONE: StreamLimits = StreamLimits {
+    auto_delete: false,
+    mode: Mode::Shared,
+    expires_ms: None,
+    message_ttl_ms: None,
+    messages_max: None,
+    bytes_max: None,
+    age_max_ms: None,
+    overflow: Overflow::DropOldest,
+    delivery_limit: None,
+    dead_letter: None,
+    retry: None,
+    ack_timeout_ms: None,
+};
+
+/// The limits of one stream as its shard keeps them: nothing at all where there are none, since there may be millions.
+#[derive(Clone, Debug, Default)]
+pub struct KeptLimits(Option<Box<StreamLimits>>);
+
+impl Deref for KeptLimits {
+    type Target = StreamLimits;
+
+    fn deref(&self) -> &StreamLimits {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for KeptLimits {
+    fn deref_mut(&mut self) -> &mut StreamLimits {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl From<StreamLimits> for KeptLimits {
+    fn from(limits: StreamLimits) -> KeptLimits {
+        KeptLimits((limits != NONE).then(|| Box::new(limits)))
+    }
 }
 
 impl StreamLimits {

@@ -16,7 +16,7 @@ mod reply;
 pub use crate::gateway::SeekTo;
 pub use event::{Forward, ShardEvent};
 pub use question::{Attach, HandIn, JoinGroup, OpenSession, Question};
-pub use reply::{GroupStat, KeptRange, ShardReply, StreamStat};
+pub use reply::{GroupStat, KeptRange, ShardReply, StreamStat, StreamTotals};
 
 use crate::address::TopicFilter;
 use crate::error::Refusal;

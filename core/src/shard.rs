@@ -14,6 +14,7 @@
 //! `shard/receipts.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed record does),
 //! `shard/deliver.rs` (handing out), `shard/away.rs` (messages that are not at hand); then `stream.rs`.
 
+mod alone;
 mod apply;
 mod away;
 mod checkpoint;
@@ -30,6 +31,7 @@ mod matching;
 mod modes;
 mod once;
 mod overdue;
+mod places;
 mod policies;
 mod questions;
 mod receipts;
@@ -47,7 +49,7 @@ mod watch;
 mod wills;
 
 pub(crate) use checkpoint::Changes;
-pub use checkpoint::{CHECKPOINT_VERSION, CheckpointError, Damaged};
+pub use checkpoint::{CHECKPOINT_VERSION, Cached, CheckpointError, Damaged};
 pub use intake::Store;
 pub use referred::JOURNAL_PAGE_BYTES;
 pub use replay::FILTER_HEADER;
@@ -63,6 +65,7 @@ use crate::id::{
     ConnectionId, Lane, MonotonicMs, Now, Offset, Sequence, ShardId, StreamId, UnixMs, VhostId,
     WorkerId,
 };
+use crate::message::Quality;
 use crate::once::Heard;
 use crate::outbox::Outbox;
 use crate::port::{ConsumerKey, OpenSession, ShardEvent, ShardReply, ShardRequest, Ticket};
@@ -81,14 +84,29 @@ const WITHHELD_MS: u64 = 1000;
 /// Remembered match results and verdicts; cleared when full.
 pub(crate) const CACHE_ENTRIES_MAX: usize = 65_536;
 
-/// A session's filter that matched.
-#[derive(Clone, Debug)]
+/// A session whose filter matched, and what that asks.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Match {
     pub(crate) place: u32,
-    pub(crate) spec: FilterSpec,
+    pub(crate) identifier: u32,
+    pub(crate) quality: Quality,
+    pub(crate) no_local: bool,
+    pub(crate) retain_as_published: bool,
 }
 
-/// Sessions' filters of one vhost.
+impl Match {
+    pub(crate) fn new(place: u32, spec: &FilterSpec) -> Match {
+        Match {
+            place,
+            identifier: spec.identifier,
+            quality: spec.quality,
+            no_local: spec.no_local,
+            retain_as_published: spec.retain_as_published,
+        }
+    }
+}
+
+/// Sessions' filters of one vhost, but for those that one session has alone (`shard/alone.rs`).
 #[derive(Default)]
 pub(crate) struct Filters {
     pub(crate) trie: FilterTrie<matching::Holders>,
@@ -132,7 +150,8 @@ pub struct Shard<B: Place> {
     pub(crate) streams: Vec<Option<Box<Stream<B>>>>,
     pub(crate) vacant: Vec<u32>,
     pub(crate) by_id: FxHashMap<StreamId, u32>,
-    pub(crate) sessions: FxHashMap<(VhostId, Arc<str>), u32>,
+    /// By vhost and client id.
+    pub(crate) sessions: places::Places,
     pub(crate) lanes: FxHashMap<Lane, Sequence>,
     pub(crate) session_counter: u64,
     pub(crate) heard: Heard,
@@ -141,6 +160,7 @@ pub struct Shard<B: Place> {
     pub(crate) groups: groups::Groups,
     // Derived.
     pub(crate) filters: FxHashMap<VhostId, Filters>,
+    alone: alone::Alone,
     pub(crate) ends: BTreeSet<(UnixMs, StreamId)>,
     pub(crate) queues: Volume,
     pub(crate) sessions_hold: Volume,
@@ -205,7 +225,7 @@ impl<B: Place> Shard<B> {
             streams: Vec::new(),
             vacant: Vec::new(),
             by_id: FxHashMap::default(),
-            sessions: FxHashMap::default(),
+            sessions: places::Places::default(),
             lanes: FxHashMap::default(),
             session_counter: 0,
             heard: Heard::default(),
@@ -213,6 +233,7 @@ impl<B: Place> Shard<B> {
             values: values::Values::default(),
             groups: groups::Groups::default(),
             filters: FxHashMap::default(),
+            alone: alone::Alone::default(),
             ends: BTreeSet::new(),
             queues: Volume::default(),
             sessions_hold: Volume::default(),
@@ -448,6 +469,19 @@ impl<B: Place> Shard<B> {
             stream.listed = true;
             self.list.push(place);
         }
+    }
+
+    /// Where the session of a client is.
+    pub(crate) fn session_place(&self, vhost: VhostId, client_id: &str) -> Option<u32> {
+        let hash = places::hash_of((vhost, client_id));
+        self.sessions.find(hash, |place| {
+            let stream = self.streams[place as usize].as_deref();
+            stream.is_some_and(|stream| {
+                let session = stream.session();
+                stream.vhost == vhost
+                    && session.is_some_and(|session| *session.client_id == *client_id)
+            })
+        })
     }
 
     pub(crate) fn stream_mut(&mut self, id: StreamId) -> Option<&mut Stream<B>> {

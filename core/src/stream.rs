@@ -38,8 +38,8 @@ mod slots;
 mod states;
 
 pub use bits::CHUNK_OFFSETS;
-pub use bounds::{Bounds, Early, Ranges, extend};
-pub use counts::{Tally, Volume};
+pub use bounds::{Bounds, Early, KeptBounds, Ranges, extend};
+pub use counts::{KeptTally, Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
 pub use kind::{Group, Kind, Session};
@@ -56,7 +56,7 @@ use chunk::{Chunks, Of, place};
 use offsets::Offsets;
 
 use crate::id::{StreamId, UnixMs, VhostId};
-use crate::limits::{Mode, StreamLimits};
+use crate::limits::{KeptLimits, Mode, StreamLimits};
 use crate::message::Quality;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,13 +102,13 @@ pub struct Stream<B: Place> {
     /// Whose it is.
     pub kind: Kind,
     /// Its limits.
-    pub limits: StreamLimits,
+    pub limits: KeptLimits,
     /// Attached and holding consumers.
     pub readers: crate::dispatch::Readers,
     /// Its keys; present exactly when the mode is [`Mode::KeyShared`].
     pub keyed: Option<Box<Keyed>>,
     /// Counts.
-    pub tally: Tally,
+    pub tally: KeptTally,
     /// The lowest offset that is not gone; the end when all are.
     base: u64,
     /// First offset never handed out.
@@ -147,7 +147,7 @@ pub struct Stream<B: Place> {
     /// What the journal knows of the cursor.
     pub cursor_known: u64,
     /// The leader's memory of what the stream's limits need.
-    pub bounds: Bounds,
+    pub bounds: KeptBounds,
     /// Whether it stands in the shard's list of streams to dispatch.
     pub listed: bool,
 }
@@ -161,10 +161,10 @@ impl<B: Place> Stream<B> {
             vhost,
             name: Arc::default(),
             kind,
-            limits,
+            limits: limits.into(),
             readers: crate::dispatch::Readers::default(),
             keyed,
-            tally: Tally::default(),
+            tally: KeptTally::default(),
             base: 0,
             cursor: 0,
             end: 0,
@@ -184,7 +184,7 @@ impl<B: Place> Stream<B> {
             kept_bytes: 0,
             ready_bytes: 0,
             cursor_known: 0,
-            bounds: Bounds::default(),
+            bounds: KeptBounds::default(),
             listed: false,
         }
     }
@@ -224,7 +224,6 @@ impl<B: Place> Stream<B> {
         self.kept_bytes += u64::from(entry.cost_bytes);
         self.ready_bytes += u64::from(entry.body_bytes);
         self.kept += 1;
-        self.tally.published += 1;
         let who = self.who();
         self.chunks
             .push(self.end, entry, (self.index.as_deref(), who));
@@ -283,13 +282,43 @@ impl<B: Place> Stream<B> {
         ranges
     }
 
-    /// Names the weight of each entry that is not gone.
-    pub(crate) fn each_weight(&self, each: impl FnMut(Weight)) {
-        let weights = self.kept_offsets().filter_map(|offset| {
-            let (number, at) = place(offset);
-            Some(self.chunks.get(number)?.weight(at, self.of()))
-        });
-        weights.for_each(each);
+    /// Names the weight of each entry that is not gone, for the last time.
+    pub(crate) fn each_weight(&self, mut each: impl FnMut(Weight)) {
+        for chunk in self.chunks.from(self.base) {
+            chunk.each_weight(self.end, self.of(), &mut each);
+        }
+    }
+
+    /// Looks at about `most` entries from an offset on that have not left, one by one; where nothing of a chunk ever ends,
+    /// at none of them, and says so once. Returns at how many it looked, and where to go on if there is more.
+    pub fn look(
+        &self,
+        from: u64,
+        most: usize,
+        mut each: impl FnMut(u64, Option<Entry<B>>),
+    ) -> (usize, Option<u64>) {
+        let mut looked = 0;
+        for chunk in self.chunks.from(from) {
+            let start = chunk.start().max(from);
+            if looked >= most {
+                return (looked, Some(start));
+            }
+            looked += 1;
+            if !chunk.may_end() {
+                each(start, None);
+                continue;
+            }
+            for at in chunk.kept(chunk.below(from), chunk.below(self.end)) {
+                let offset = chunk.start() + at as u64;
+                if self.state(offset) != Some(SlotState::Leaving)
+                    && let Some(entry) = self.entry(offset)
+                {
+                    looked += 1;
+                    each(offset, Some(entry));
+                }
+            }
+        }
+        (looked, None)
     }
 
     /// Offsets that have not left, in order.

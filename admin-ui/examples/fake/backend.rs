@@ -390,6 +390,8 @@ impl Fake {
                 delayed: state.exchanges.iter().map(|row| row.delayed).sum(),
                 store_run_bytes: 48_000_000,
                 store_index_blocks: 2048,
+                store_index_cached_bytes: 24 << 20,
+                store_index_damaged: 0,
                 store_checkpoint_ms: 85,
             },
             totals: Totals {

@@ -4,14 +4,14 @@
 //! Never: the choice among several (`dispatch.rs`).
 //! Next: `shard/modes.rs`.
 
-use super::{Reader, Readers};
+use super::{Crowd, Reader};
 use crate::port::ConsumerKey;
 
-impl Readers {
+impl Crowd {
     /// The one reader of an ordered stream that is handed something now: the highest priority, then who came
     /// first; not while another still holds something, since what that one gives back comes before the rest.
     /// Also says whether it is another than at the last call that named one.
-    pub fn elect(&mut self) -> Option<(usize, bool)> {
+    pub(super) fn elect(&mut self) -> Option<(usize, bool)> {
         let place = self.candidate()?;
         if self.others_hold(place) {
             return None;

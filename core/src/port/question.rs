@@ -72,6 +72,8 @@ pub enum Question {
     },
     /// Counts of all streams here. Reply `Stats`.
     StatAll,
+    /// Their sums: it takes no memory for each. Reply `Totals`.
+    Totals,
     /// The first `count` messages, ready or not, without taking them. Reply `Messages`.
     Peek {
         /// Which.

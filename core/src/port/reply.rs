@@ -26,6 +26,8 @@ pub enum ShardReply {
     Stat(Box<StreamStat>),
     /// Counts of all.
     Stats(Vec<StreamStat>),
+    /// Sums over all.
+    Totals(Box<StreamTotals>),
     /// Messages looked at, with their offsets and how often each was tried.
     Messages(Vec<(Offset, u32, Arc<Message>)>),
     /// Messages that wait, with their offsets and when they are due.
@@ -150,4 +152,27 @@ pub struct GroupStat {
     pub members: Vec<(Arc<str>, bool)>,
     /// Its counts.
     pub stat: StreamStat,
+}
+
+/// Sums over all streams of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamTotals {
+    /// Streams of all kinds.
+    pub streams: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Attached consumers, but for those of sessions, which are their connections.
+    pub consumers: u64,
+    /// Messages waiting or ready.
+    pub ready: u64,
+    /// Messages handed out, not settled.
+    pub unsettled: u64,
+    /// What both cost, in bytes, and what waits until it is due.
+    pub bytes: u64,
+    /// Messages that wait until they are due.
+    pub delayed: u64,
+    /// Taken.
+    pub settled: u64,
+    /// Dropped without being taken.
+    pub dropped: u64,
 }

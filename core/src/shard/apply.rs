@@ -11,6 +11,7 @@
 mod session;
 mod store;
 
+use super::places::hash_of;
 use super::{Place, Shard, wills};
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::PublishOutcome;
@@ -104,7 +105,7 @@ impl<B: Place> Shard<B> {
         }
         let name = stream
             .session()
-            .map(|session| (vhost, session.client_id.clone()));
+            .map(|session| hash_of((vhost, &*session.client_id)));
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.streams.push(None);
             (self.streams.len() - 1) as u32
@@ -125,9 +126,9 @@ impl<B: Place> Shard<B> {
         self.list.retain(|listed| *listed != place);
         self.settles.remove(&id);
         self.heard.forget(id);
-        self.limiter.forget(id, stream.bounds);
+        self.limiter.forget(id, &stream.bounds);
         self.delays.forget(id);
-        self.sweeps.forget(id, stream.bounds);
+        self.sweeps.forget(id, &stream.bounds);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
             self.session_ends(id, None, session.ends());
@@ -135,9 +136,10 @@ impl<B: Place> Shard<B> {
             if let Some(will) = stream.take_will() {
                 self.will_left(stream.vhost, will);
             }
-            self.sessions.remove(&(stream.vhost, session.client_id));
+            let name = hash_of((stream.vhost, &*session.client_id));
+            self.sessions.remove(name, place);
             for spec in session.filters.iter() {
-                self.unbind(stream.vhost, place, spec);
+                self.unbind(stream.vhost, place, &spec);
             }
             self.groups
                 .part(session.groups.into_iter().map(|(name, spec)| {

@@ -97,14 +97,25 @@ impl From<Misfit> for CheckpointError {
 }
 
 /// Entries that cannot be read, for the host's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
     /// Chunks of entries that could not be read, of whatever stream.
     pub chunks: u64,
     /// The stream of the first.
     pub stream: StreamId,
+    /// What it is called: a queue's or group's name, or a session's client id.
+    pub name: Arc<str>,
     /// Its first offset.
     pub offset: u64,
+}
+
+/// Entries in memory that lie in blocks of the index file too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// Bytes they take.
+    pub bytes: usize,
+    /// Chunks of them that went for want of room since the start.
+    pub evicted: u64,
 }
 
 fn numbered(kind: u8, number: u64) -> Bytes {
@@ -282,11 +293,11 @@ impl Shard<Position> {
         streams + pairs * PAIR_BYTES
     }
 
-    /// Memory that entries take which lie in blocks too, in bytes.
-    pub fn cached_bytes(&self) -> usize {
-        self.index
-            .as_ref()
-            .map_or(0, |index| index.lock().cached_bytes())
+    /// What entries take in memory that lie in blocks too.
+    pub fn cached(&self) -> Cached {
+        let cached = self.index.as_ref().map(|index| index.lock().cached());
+        let (bytes, evicted) = cached.unwrap_or_default();
+        Cached { bytes, evicted }
     }
 
     /// Entries that could not be read since the last answer: they are set aside, and stay.
@@ -297,6 +308,7 @@ impl Shard<Position> {
         Some(Damaged {
             chunks,
             stream: stream.map(|stream| stream.id).unwrap_or_default(),
+            name: stream.map(|stream| stream.called()).unwrap_or_default(),
             offset: number * crate::stream::CHUNK_OFFSETS as u64,
         })
     }
@@ -416,7 +428,7 @@ impl Shard<Position> {
     pub(super) fn restore_stream(&mut self, stream: Stream<Position>) {
         let session = stream.session();
         let specs = session
-            .map(|session| session.filters.to_vec())
+            .map(|session| session.filters.iter().collect::<Vec<_>>())
             .unwrap_or_default();
         let place = self.insert_group(stream);
         for spec in specs {

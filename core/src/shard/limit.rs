@@ -78,7 +78,7 @@ impl Limiter {
     }
 
     /// A stream is gone.
-    pub(super) fn forget(&mut self, id: StreamId, bounds: Bounds) {
+    pub(super) fn forget(&mut self, id: StreamId, bounds: &Bounds) {
         self.due.remove(&(bounds.due, id));
         self.refusing.remove(&id);
         self.uses.remove(&id);
@@ -156,7 +156,8 @@ impl<B: Place> Shard<B> {
 
     /// What the limits of a queue or group ask after as much as possible was handed out.
     pub(super) fn enforce(&mut self, now: Now, stream: &mut Stream<B>) {
-        if std::mem::take(&mut stream.bounds.fleeting) {
+        if stream.bounds.fleeting {
+            stream.bounds.fleeting = false;
             for offset in stream.bounds.seen..stream.end() {
                 if stream.is_ready(offset) {
                     self.bury_ended(now.unix, stream, offset);
@@ -257,9 +258,13 @@ impl<B: Place> Shard<B> {
     pub(super) fn begin_limits(&mut self) {
         for place in 0..self.streams.len() {
             if let Some(stream) = self.streams[place].as_deref_mut() {
+                // What has ended of a session is dropped at its head only.
+                if stream.session().is_some() || stream.kept().entries == 0 {
+                    continue;
+                }
                 stream.bounds.seen = stream.end();
                 stream.bounds.early.suspect();
-                if stream.session().is_none() && stream.has_next() {
+                if stream.has_next() {
                     self.list(place as u32);
                 }
             }
@@ -274,7 +279,7 @@ impl<B: Place> Shard<B> {
         self.set_mode(id, limits.mode);
         if let Some(stream) = self.streams[place as usize].as_deref_mut() {
             stream.touch();
-            stream.limits = limits;
+            stream.limits = limits.into();
             self.limiter.watch(stream);
             if stream.replays() {
                 // The next look finds when the oldest is too old now.

@@ -18,7 +18,7 @@ const FEW_MAX: usize = 16;
 pub(crate) struct Holders {
     list: SmallVec<[Match; 1]>,
     /// Where each session stands in the list: of all of them or of none.
-    places: FxHashMap<u32, u32>,
+    places: Option<Box<FxHashMap<u32, u32>>>,
 }
 
 impl Holders {
@@ -31,10 +31,10 @@ impl Holders {
     }
 
     fn find(&self, place: u32) -> Option<usize> {
-        if self.places.is_empty() {
-            return self.list.iter().position(|held| held.place == place);
+        match &self.places {
+            None => self.list.iter().position(|held| held.place == place),
+            Some(places) => places.get(&place).map(|at| *at as usize),
         }
-        self.places.get(&place).map(|at| *at as usize)
     }
 
     /// Puts a session in, or changes what it asks; says whether it is new.
@@ -43,13 +43,14 @@ impl Holders {
             self.list[at] = session;
             return false;
         }
-        if !self.places.is_empty() {
-            self.places.insert(session.place, self.list.len() as u32);
+        if let Some(places) = &mut self.places {
+            places.insert(session.place, self.list.len() as u32);
         }
         self.list.push(session);
-        if self.places.is_empty() && self.list.len() > FEW_MAX {
+        if self.places.is_none() && self.list.len() > FEW_MAX {
             let numbered = (0..).zip(&self.list);
-            self.places = numbered.map(|(at, held)| (held.place, at)).collect();
+            let places = numbered.map(|(at, held)| (held.place, at)).collect();
+            self.places = Some(Box::new(places));
         }
         true
     }
@@ -60,10 +61,10 @@ impl Holders {
             return false;
         };
         self.list.swap_remove(at);
-        if !self.places.is_empty() {
-            self.places.remove(&place);
+        if let Some(places) = &mut self.places {
+            places.remove(&place);
             if let Some(moved) = self.list.get(at) {
-                self.places.insert(moved.place, at as u32);
+                places.insert(moved.place, at as u32);
             }
         }
         true
@@ -89,24 +90,24 @@ pub(crate) struct Wanted {
 
 /// One for each session, of all filters that match.
 pub(super) fn merge(mut found: Vec<Match>) -> Arc<[Wanted]> {
-    found.sort_unstable_by_key(|candidate| (candidate.place, candidate.spec.identifier));
+    found.sort_unstable_by_key(|candidate| (candidate.place, candidate.identifier));
     let sessions = found.chunk_by(|one, next| one.place == next.place);
     sessions.filter_map(wanted).collect()
 }
 
 fn wanted(filters: &[Match]) -> Option<Wanted> {
     let place = filters.first()?.place;
-    let specs = || filters.iter().map(|candidate| &candidate.spec);
-    let mut identifiers: Vec<u32> = specs().map(|spec| spec.identifier).collect();
+    let all = || filters.iter();
+    let mut identifiers: Vec<u32> = all().map(|one| one.identifier).collect();
     identifiers.dedup();
     identifiers.retain(|identifier| *identifier != 0);
     let identifier = identifiers.first().copied().unwrap_or(0);
     let more_identifiers = (identifiers.len() > 1).then(|| Arc::new(identifiers[1..].to_vec()));
     Some(Wanted {
         place,
-        quality: specs().map(|spec| spec.quality).max().unwrap_or_default(),
-        no_local: specs().all(|spec| spec.no_local),
-        retain_as_published: specs().any(|spec| spec.retain_as_published),
+        quality: all().map(|one| one.quality).max().unwrap_or_default(),
+        no_local: all().all(|one| one.no_local),
+        retain_as_published: all().any(|one| one.retain_as_published),
         identifier,
         more_identifiers,
     })
@@ -115,18 +116,13 @@ fn wanted(filters: &[Match]) -> Option<Wanted> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::FilterSpec;
-
     fn candidate(place: u32, quality: Quality, identifier: u32, no_local: bool) -> Match {
         Match {
             place,
-            spec: FilterSpec {
-                filter: "a/#".parse().unwrap(),
-                quality,
-                no_local,
-                retain_as_published: identifier == 7,
-                identifier,
-            },
+            quality,
+            no_local,
+            retain_as_published: identifier == 7,
+            identifier,
         }
     }
 
@@ -142,7 +138,7 @@ mod tests {
                 };
                 proptest::prop_assert!(same);
             }
-            let kept = holders.iter().map(|held| (held.place, held.spec.identifier));
+            let kept = holders.iter().map(|held| (held.place, held.identifier));
             let kept: std::collections::BTreeMap<u32, u32> = kept.collect();
             proptest::prop_assert_eq!((holders.list.len(), kept), (model.len(), model));
         }

@@ -29,7 +29,7 @@ impl<B: Place> Shard<B> {
                 Kind::Queue if meta.stream_by_id(stream.id).is_none() => continue,
                 Kind::Queue => meta.effective_limits(stream.id),
             };
-            if wanted != stream.limits {
+            if wanted != *stream.limits {
                 changed.push((stream.id, wanted));
             }
         }

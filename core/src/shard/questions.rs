@@ -8,7 +8,7 @@ mod attach;
 mod session;
 mod stat;
 
-pub(super) use stat::stat;
+pub(super) use stat::{stat, totals};
 
 use super::seek::place_in;
 use super::values::PageOf;
@@ -134,6 +134,11 @@ impl<B: Place> Shard<B> {
                     .collect();
                 Ok(ShardReply::Stats(all))
             }
+            Question::Totals => {
+                let all = self.streams.iter().flatten();
+                let totals = totals(all.map(|stream| &**stream));
+                Ok(ShardReply::Totals(Box::new(totals)))
+            }
             Question::Peek {
                 stream,
                 from: at,
@@ -247,7 +252,7 @@ impl<B: Place> Shard<B> {
                 None => return,
             },
             Question::DeleteSession { vhost, client_id } => {
-                let found = self.sessions.get(&(vhost, client_id)).copied();
+                let found = self.session_place(vhost, &client_id);
                 match found.and_then(|place| self.streams[place as usize].as_deref()) {
                     Some(stream)
                         if stream

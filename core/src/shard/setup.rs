@@ -67,8 +67,8 @@ pub struct ShardLimits {
     /// Cost of all messages in queues of a volatile shard, in bytes: beyond, publishers are held back. Its
     /// sessions have as much again: beyond, those that lag lose newer messages, counted.
     pub volatile_bytes_max: u64,
-    /// Entries of all queues, and as many again of all sessions (each takes about 60 bytes of memory);
-    /// beyond, as above.
+    /// Entries of all queues, and as many again of all sessions; beyond, as above. In a journalled shard a long queue
+    /// takes about a byte of memory for each, beside [`ShardLimits::index_memory_bytes`].
     pub entries_max: u64,
     /// Cost of one session's waiting messages, in bytes; newer ones are dropped and counted beyond.
     pub session_bytes_max: u64,
@@ -91,7 +91,7 @@ impl Default for ShardLimits {
     fn default() -> Self {
         ShardLimits {
             volatile_bytes_max: 256 << 20,
-            entries_max: 8_000_000,
+            entries_max: 400_000_000,
             session_bytes_max: 64 << 20,
             parked_bytes_max: 64 << 20,
             values_max: 10_000_000,

@@ -2,7 +2,8 @@
 //!
 //! At the head of a stream what has ended is dropped at once (`limit.rs`), and where messages end in their order that is
 //! all there is to do. Only where one ends before another that came before it, the stream is gone through once that has
-//! come: some entries at a time, so that a long queue costs no more than a share of a tick.
+//! come: some entries at a time, so that a long queue costs no more than a share of a tick. Where nothing of a chunk ever
+//! ends none of its entries is looked at, so that its block is not read either.
 //!
 //! Owns: which streams are gone through, and how far. Never: what becomes of what has ended (`limit.rs`).
 
@@ -44,7 +45,7 @@ impl Sweeps {
     }
 
     /// A stream is gone.
-    pub(super) fn forget(&mut self, id: StreamId, bounds: Bounds) {
+    pub(super) fn forget(&mut self, id: StreamId, bounds: &Bounds) {
         self.times.remove(&(bounds.swept_at, id));
         self.current.take_if(|current| current.stream == id);
     }
@@ -61,12 +62,14 @@ impl<B: Place> Shard<B> {
             };
             let mut done = true;
             self.with_stream(sweep.stream, |shard, stream| {
-                let looked = shard.sweep_part(now.unix, stream, &mut sweep, left);
-                done = looked < left;
-                left -= looked;
-                if done {
-                    stream.bounds.early.add(sweep.early);
-                    shard.sweeps.arm(stream.id, &mut stream.bounds);
+                let (looked, next) = shard.sweep_part(now.unix, stream, &mut sweep, left);
+                left = left.saturating_sub(looked);
+                match next {
+                    Some(next) => (sweep.from, done) = (next, false),
+                    None => {
+                        stream.bounds.early.add(sweep.early);
+                        shard.sweeps.arm(stream.id, &mut stream.bounds);
+                    }
                 }
             });
             if !done {
@@ -94,24 +97,22 @@ impl<B: Place> Shard<B> {
         None
     }
 
-    /// Looks at some entries; says at how many.
+    /// Looks at some entries; says at how many, and where to go on.
     fn sweep_part(
         &mut self,
         now: UnixMs,
         stream: &mut Stream<B>,
         sweep: &mut Sweep,
         most: usize,
-    ) -> usize {
+    ) -> (usize, Option<u64>) {
         let mut over = Vec::new();
-        let mut looked = 0;
-        for (offset, _, entry) in stream.present_from(sweep.from).take(most) {
-            looked += 1;
-            sweep.from = offset + 1;
-            match ended(&entry, now) && stream.is_ready(offset) {
-                true => over.push(offset),
-                false => sweep.early.note(entry.expires),
+        let looked = stream.look(sweep.from, most, |offset, entry| match entry {
+            Some(entry) if ended(&entry, now) && stream.is_ready(offset) => over.push(offset),
+            entry => {
+                let end = entry.map(|entry| entry.expires);
+                sweep.early.note(end.unwrap_or_default());
             }
-        }
+        });
         for offset in over {
             self.bury(stream, offset, DeathReason::Expired);
         }

@@ -6,6 +6,7 @@
 use super::{Place, SlotState, Stream, Volume};
 use crate::id::{Offset, UnixMs};
 use crate::limits::Mode;
+use std::ops::{Deref, DerefMut};
 
 /// First and last offset of each run.
 pub type Ranges = Vec<(Offset, Offset)>;
@@ -36,6 +37,37 @@ pub struct Bounds {
     pub early: Early,
     /// When that is looked for, as the shard's list has it; 0 is not at all.
     pub swept_at: UnixMs,
+}
+
+/// Those of one stream, which has none as long as nothing was noted: sessions never do.
+#[derive(Clone, Debug, Default)]
+pub struct KeptBounds(Option<Box<Bounds>>);
+
+static NOTHING: Bounds = Bounds {
+    seen: 0,
+    fleeting: false,
+    due: UnixMs(0),
+    coming: Volume::NONE,
+    going: Volume::NONE,
+    early: Early {
+        latest: 0,
+        first: UnixMs(0),
+    },
+    swept_at: UnixMs(0),
+};
+
+impl Deref for KeptBounds {
+    type Target = Bounds;
+
+    fn deref(&self) -> &Bounds {
+        self.0.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+impl DerefMut for KeptBounds {
+    fn deref_mut(&mut self) -> &mut Bounds {
+        self.0.get_or_insert_default()
+    }
 }
 
 /// Whether messages end in the order in which they came, and when the first one ends that does not.
@@ -137,8 +169,8 @@ impl<B: Place> Stream<B> {
 
     /// Something that was let in is stored.
     pub fn came(&mut self, bytes: u32) {
-        let coming = &mut self.bounds.coming;
-        if coming.entries > 0 {
+        if self.bounds.coming.entries > 0 {
+            let coming = &mut self.bounds.coming;
             coming.entries -= 1;
             coming.bytes = coming.bytes.saturating_sub(u64::from(bytes));
         }

@@ -20,6 +20,8 @@ pub(super) struct Cache {
     pinned: VecDeque<(u32, u64)>,
     comings: u64,
     bytes: usize,
+    /// Rows that went for want of room.
+    evicted: u64,
     pub(super) bytes_max: usize,
 }
 
@@ -77,12 +79,17 @@ impl Cache {
                 .is_some_and(|(came, _)| *came == coming)
             {
                 self.remove(block);
+                self.evicted += 1;
             }
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
     }
 }
 
@@ -109,6 +116,7 @@ mod tests {
         cache.unpin();
         cache.insert(2, words());
         assert_eq!(has(&cache), [true, true, false, false]);
+        assert_eq!(cache.evicted(), 3);
         assert_eq!(cache.bytes(), 2 * bytes_of(&words()));
         cache.remove(2);
         cache.pin(2, words());

@@ -188,6 +188,18 @@ impl<B: Place> Chunk<B> {
         }
     }
 
+    /// Names the weight of each entry that is not gone, for the last time.
+    pub(super) fn each_weight(&self, end: u64, of: Of<'_>, each: impl FnMut(Weight)) {
+        let kept = self.kept(0, self.below(end));
+        self.rows
+            .each_weight(kept, self.present, self.home(of), each);
+    }
+
+    /// Whether the time of some of its messages may end.
+    pub(super) fn may_end(&self) -> bool {
+        self.rows.may_end()
+    }
+
     /// Whether some of its messages ask for no settlement.
     pub(super) fn some_unsettled(&self) -> bool {
         self.rows.some_unsettled()
@@ -199,6 +211,20 @@ impl<B: Place> Chunk<B> {
         self.gone.set(at);
         self.present -= 1;
         self.rows.remove(at, weight);
+    }
+
+    /// Bytes of the body of an entry that is not gone.
+    pub(super) fn body(&self, at: usize, of: Of<'_>) -> u64 {
+        self.rows.weight(at, self.present, self.home(of)).body
+    }
+
+    /// The cursor of the stream moves from the place `before` to the place `to`; those between were handed out so many
+    /// times.
+    pub(super) fn advance(&mut self, (before, to): (usize, usize), attempts: u32) {
+        if !self.slots.are_alike(attempts) {
+            let from = self.gone.first_without(0, to).unwrap_or(to);
+            self.slots.extend((from, before, to), attempts);
+        }
     }
 
     pub(super) fn slot(&self, at: usize) -> Slot {
@@ -215,9 +241,9 @@ impl<B: Place> Chunk<B> {
 
     /// Sets a place; the stream is handed out up to `cursor`.
     pub(super) fn set(&mut self, at: usize, slot: Slot, cursor: u64) {
-        let to = self.below(cursor);
-        let from = self.gone.first_without(0, to).unwrap_or(to);
-        self.slots.set(at, slot, (from, to));
+        let (gone, to) = (self.gone, self.below(cursor));
+        self.slots
+            .set(at, slot, || (gone.first_without(0, to).unwrap_or(to), to));
     }
 
     /// Places below `to` whose entries are not gone.
@@ -248,6 +274,9 @@ impl<B: Place> Chunks<B> {
         let Some(front) = self.0.front() else {
             return Err(0);
         };
+        if front.number == number {
+            return Ok(0);
+        }
         let Some(guess) = number.checked_sub(front.number) else {
             return Err(0);
         };

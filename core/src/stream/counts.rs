@@ -4,8 +4,9 @@
 //! Never: changes a counter (`stream.rs` does, with the states of offsets).
 //! Next: `shard/room.rs`, which adds streams up.
 
-use super::{Place, Stream, place};
+use super::{Place, Stream};
 use serde::{Deserialize, Serialize};
+use std::ops::{Deref, DerefMut};
 
 /// How much a stream, or all of a kind, keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,11 @@ pub struct Volume {
 }
 
 impl Volume {
+    pub(super) const NONE: Volume = Volume {
+        entries: 0,
+        bytes: 0,
+    };
+
     /// Counts what was `before` as what is `after`.
     pub fn replace(&mut self, before: Volume, after: Volume) {
         self.entries = (self.entries + after.entries).saturating_sub(before.entries);
@@ -27,7 +33,7 @@ impl Volume {
 /// Counts since the node started or the checkpoint was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Put in.
+    /// Put in; kept only in checkpoints.
     pub published: u64,
     /// Handed out.
     pub delivered: u64,
@@ -41,7 +47,52 @@ pub struct Tally {
     pub rejected: u64,
 }
 
+/// The counts of one stream: nothing before something happened beside storing, which is counted by offsets.
+#[derive(Clone, Debug, Default)]
+pub struct KeptTally(Option<Box<Tally>>);
+
+static NOTHING: Tally = Tally {
+    published: 0,
+    delivered: 0,
+    settled: 0,
+    dropped: 0,
+    dead_lettered: 0,
+    rejected: 0,
+};
+
+impl Deref for KeptTally {
+    type Target = Tally;
+
+    fn deref(&self) -> &Tally {
+        self.0.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+impl DerefMut for KeptTally {
+    fn deref_mut(&mut self) -> &mut Tally {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl From<Tally> for KeptTally {
+    fn from(tally: Tally) -> KeptTally {
+        let kept = Tally {
+            published: 0,
+            ..tally
+        };
+        KeptTally((kept != NOTHING).then(|| Box::new(kept)))
+    }
+}
+
 impl<B: Place> Stream<B> {
+    /// Counts as checkpoints and people see them.
+    pub fn counts(&self) -> Tally {
+        Tally {
+            published: self.end,
+            ..*self.tally
+        }
+    }
+
     /// Messages waiting or ready.
     pub fn ready(&self) -> u64 {
         let back = self.returned.len() + self.aside.len() + self.postponed_count();
@@ -70,11 +121,5 @@ impl<B: Place> Stream<B> {
             entries: self.kept,
             bytes: self.kept_bytes,
         }
-    }
-
-    pub(super) fn body_bytes(&self, offset: u64) -> u64 {
-        let (number, at) = place(offset);
-        let chunk = self.chunks.get(number);
-        chunk.map_or(0, |chunk| chunk.weight(at, self.of()).body)
     }
 }

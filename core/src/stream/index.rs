@@ -203,9 +203,9 @@ impl State {
             + self.unsaved * FULL_BYTES
     }
 
-    /// Bytes of rows in memory that lie in blocks too.
-    pub(crate) fn cached_bytes(&self) -> usize {
-        self.cache.bytes()
+    /// Rows in memory that lie in blocks too: their bytes, and how many went for want of room.
+    pub(crate) fn cached(&self) -> (usize, u64) {
+        (self.cache.bytes(), self.cache.evicted())
     }
 
     /// The next that is to be copied unless it was copied already.
@@ -309,15 +309,21 @@ impl State {
         self.cache.pin(block, words);
     }
 
-    fn load(
+    fn load(&mut self, home: Home<'_>, blocks: [u32; 2], shape: (bool, u8, u8)) -> Option<Words> {
+        if let Some(words) = self.cache.get(blocks[0]) {
+            return Some(words);
+        }
+        let words = self.read(home, blocks, shape)?;
+        self.cache.insert(blocks[0], words.clone());
+        Some(words)
+    }
+
+    fn read(
         &mut self,
         home: Home<'_>,
         [first, second]: [u32; 2],
         (wide, from, count): (bool, u8, u8),
     ) -> Option<Words> {
-        if let Some(words) = self.cache.get(first) {
-            return Some(words);
-        }
         if self.unreadable.contains(&first) {
             return None;
         }
@@ -335,13 +341,10 @@ impl State {
             same.then(|| Arc::new(sheet.words))
         };
         let words = read();
-        match &words {
-            Some(words) => self.cache.insert(first, words.clone()),
-            None => {
-                self.unreadable.insert(first);
-                let fresh = (home.stream, home.number, 0);
-                self.damaged.get_or_insert(fresh).2 += 1;
-            }
+        if words.is_none() {
+            self.unreadable.insert(first);
+            let fresh = (home.stream, home.number, 0);
+            self.damaged.get_or_insert(fresh).2 += 1;
         }
         words
     }
@@ -367,6 +370,13 @@ impl Home<'_> {
     #[cold]
     pub(super) fn load(self, blocks: [u32; 2], shape: (bool, u8, u8)) -> Option<Words> {
         self.index?.lock().load(self, blocks, shape)
+    }
+
+    /// The same for the last time: what is read is not kept at hand.
+    pub(super) fn peek(self, blocks: [u32; 2], shape: (bool, u8, u8)) -> Option<Words> {
+        let mut state = self.index?.lock();
+        let known = state.cache.get(blocks[0]);
+        known.or_else(|| state.read(self, blocks, shape))
     }
 
     /// The same, to be changed.

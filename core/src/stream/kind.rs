@@ -116,6 +116,15 @@ impl<B: Place> Stream<B> {
         }
     }
 
+    /// What a log calls it.
+    pub fn called(&self) -> Arc<str> {
+        match &self.kind {
+            Kind::Queue => self.name.clone(),
+            Kind::Session(session) => session.client_id.clone(),
+            Kind::Group(group) => group.name.clone(),
+        }
+    }
+
     /// What death records call it.
     pub fn title(&self) -> &Arc<str> {
         match &self.kind {

@@ -4,9 +4,12 @@
 
 use std::collections::BTreeMap;
 
-/// See the module's text.
+/// See the module's text. Nothing while it is empty, since each of millions of streams has some.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Offsets {
+pub(super) struct Offsets(Option<Box<Runs>>);
+
+#[derive(Clone, Debug, Default)]
+struct Runs {
     /// First and last of each run; none touches the next.
     runs: BTreeMap<u64, u64>,
     len: u64,
@@ -14,31 +17,62 @@ pub(super) struct Offsets {
 
 impl Offsets {
     pub(super) fn len(&self) -> u64 {
-        self.len
+        self.0.as_ref().map_or(0, |runs| runs.len)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_none()
     }
 
     pub(super) fn first(&self) -> Option<u64> {
-        self.runs.first_key_value().map(|(first, _)| *first)
-    }
-
-    /// The run that has this offset.
-    fn run(&self, offset: u64) -> Option<(u64, u64)> {
-        let (first, last) = self.runs.range(..=offset).next_back()?;
-        (*last >= offset).then_some((*first, *last))
+        let (first, _) = self.0.as_ref()?.runs.first_key_value()?;
+        Some(*first)
     }
 
     pub(super) fn insert(&mut self, offset: u64) {
-        if self.run(offset).is_none() {
+        if self.0.get_or_insert_default().run(offset).is_none() {
             self.insert_run(offset, offset);
         }
     }
 
     /// Puts in all offsets from `first` to `last`, none of which may be in it.
     pub(super) fn insert_run(&mut self, first: u64, last: u64) {
+        self.0.get_or_insert_default().insert_run(first, last);
+    }
+
+    pub(super) fn remove(&mut self, offset: u64) -> bool {
+        let Some(runs) = &mut self.0 else {
+            return false;
+        };
+        let removed = runs.remove(offset);
+        if runs.len == 0 {
+            self.0 = None;
+        }
+        removed
+    }
+
+    /// Takes everything out of another one, which has none of these.
+    pub(super) fn append(&mut self, other: &mut Offsets) {
+        if self.is_empty() {
+            return std::mem::swap(self, other);
+        }
+        let Some(others) = other.0.take() else {
+            return;
+        };
+        for (first, last) in others.runs {
+            self.insert_run(first, last);
+        }
+    }
+}
+
+impl Runs {
+    /// The run that has this offset.
+    fn run(&self, offset: u64) -> Option<(u64, u64)> {
+        let (first, last) = self.runs.range(..=offset).next_back()?;
+        (*last >= offset).then_some((*first, *last))
+    }
+
+    fn insert_run(&mut self, first: u64, last: u64) {
         self.len += last - first + 1;
         let before = first.checked_sub(1).and_then(|before| self.run(before));
         let first = before.map_or(first, |(start, _)| start);
@@ -50,10 +84,7 @@ impl Offsets {
         self.runs.insert(first, last);
     }
 
-    pub(super) fn remove(&mut self, offset: u64) -> bool {
-        if self.is_empty() {
-            return false;
-        }
+    fn remove(&mut self, offset: u64) -> bool {
         let Some((first, last)) = self.run(offset) else {
             return false;
         };
@@ -67,17 +98,6 @@ impl Offsets {
         }
         true
     }
-
-    /// Takes everything out of another one, which has none of these.
-    pub(super) fn append(&mut self, other: &mut Offsets) {
-        if self.is_empty() {
-            return std::mem::swap(self, other);
-        }
-        other.len = 0;
-        for (first, last) in std::mem::take(&mut other.runs) {
-            self.insert_run(first, last);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -85,6 +105,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    fn runs(offsets: &Offsets) -> impl Iterator<Item = (&u64, &u64)> {
+        offsets.0.iter().flat_map(|runs| runs.runs.iter())
+    }
 
     proptest! {
         #[test]
@@ -112,10 +136,10 @@ mod tests {
                 prop_assert_eq!(offsets.len(), plain.len() as u64);
                 prop_assert_eq!(offsets.first(), plain.first().copied());
                 prop_assert_eq!((offsets.is_empty(), other.len()), (plain.is_empty(), beside.len() as u64));
-                let all: Vec<u64> = offsets.runs.iter().flat_map(|(first, last)| *first..=*last).collect();
+                let all: Vec<u64> = runs(&offsets).flat_map(|(first, last)| *first..=*last).collect();
                 prop_assert_eq!(all, plain.iter().copied().collect::<Vec<_>>());
-                let mut runs = offsets.runs.iter().zip(offsets.runs.iter().skip(1));
-                prop_assert!(runs.all(|((_, last), (next, _))| last + 1 < *next));
+                let mut pairs = runs(&offsets).zip(runs(&offsets).skip(1));
+                prop_assert!(pairs.all(|((_, last), (next, _))| last + 1 < *next));
             }
         }
     }

@@ -155,6 +155,27 @@ fn entry_of(row: &[u64], base: u64) -> Option<Entry<Position>> {
     Some(entry)
 }
 
+/// What a row weighs; nothing when it is lost.
+fn weight_of(row: &[u64]) -> Option<Weight> {
+    let (first, second) = (*row.first()?, *row.get(1)?);
+    if first & LOST != 0 {
+        return None;
+    }
+    let (cost, body) = match (row.get(2), row.get(3)) {
+        (Some(third), Some(fourth)) => (fourth & 0xFFFF_FFFF, third >> 32),
+        _ => {
+            let body = second >> 32 & MAX_27;
+            (body + NARROW_COST + (second >> 59) * COST_UNIT, body)
+        }
+    };
+    let position = Some(Position(first >> 8));
+    Some(Weight {
+        cost,
+        body,
+        position,
+    })
+}
+
 impl Packed {
     fn row<'a>(&self, words: &'a [u64], at: usize) -> Option<&'a [u64]> {
         let nth = at.checked_sub(usize::from(self.from))?;
@@ -166,6 +187,16 @@ impl Packed {
         match self.here {
             true => read(&self.words),
             false => read(&home.load(self.blocks, (self.wide, self.from, self.count))?),
+        }
+    }
+
+    /// What one of so many weighs that cannot be read.
+    fn share(&self, present: u16) -> Weight {
+        let present = u64::from(present.max(1));
+        Weight {
+            cost: self.cost / present,
+            body: self.body / present,
+            position: None,
         }
     }
 
@@ -282,21 +313,30 @@ impl Rows<Position> for Packed {
     }
 
     fn weight(&self, at: usize, present: u16, home: Home<'_>) -> Weight {
-        match self.entry(at, home) {
-            Some(entry) => Weight {
-                cost: u64::from(entry.cost_bytes),
-                body: u64::from(entry.body_bytes),
-                position: Some(entry.body),
-            },
-            None => {
-                let present = u64::from(present.max(1));
-                Weight {
-                    cost: self.cost / present,
-                    body: self.body / present,
-                    position: None,
-                }
-            }
+        let known = self.with_words(home, |words| weight_of(self.row(words, at)?));
+        known.unwrap_or_else(|| self.share(present))
+    }
+
+    fn each_weight(
+        &self,
+        kept: impl Iterator<Item = usize>,
+        present: u16,
+        home: Home<'_>,
+        mut each: impl FnMut(Weight),
+    ) {
+        let read = match self.here {
+            true => None,
+            false => home.peek(self.blocks, (self.wide, self.from, self.count)),
+        };
+        let words = read.as_deref().map_or(&self.words[..], |read| &read[..]);
+        for at in kept {
+            let known = self.row(words, at).and_then(weight_of);
+            each(known.unwrap_or_else(|| self.share(present)));
         }
+    }
+
+    fn may_end(&self) -> bool {
+        self.wide
     }
 
     fn remove(&mut self, _: usize, weight: Weight) {

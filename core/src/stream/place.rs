@@ -71,6 +71,17 @@ pub trait Rows<B>: Debug + Default + Send {
     fn entry(&self, at: usize, home: Home<'_>) -> Option<Entry<B>>;
     /// The weight of one that is not gone, of so many; a share of all when it cannot be read.
     fn weight(&self, at: usize, present: u16, home: Home<'_>) -> Weight;
+    /// Names the weights of those that are `kept`, of so many, for the last time: blocks are read and not kept in
+    /// memory.
+    fn each_weight(
+        &self,
+        kept: impl Iterator<Item = usize>,
+        present: u16,
+        home: Home<'_>,
+        each: impl FnMut(Weight),
+    );
+    /// Whether the time of some of them may end.
+    fn may_end(&self) -> bool;
     /// One is gone.
     fn remove(&mut self, at: usize, weight: Weight);
     /// Whether some asks for no settlement.
@@ -126,6 +137,20 @@ impl<B: Clone + Debug + Send> Rows<B> for Plain<B> {
             body: u64::from(entry.body_bytes),
             position: None,
         })
+    }
+
+    fn each_weight(
+        &self,
+        kept: impl Iterator<Item = usize>,
+        present: u16,
+        home: Home<'_>,
+        each: impl FnMut(Weight),
+    ) {
+        kept.map(|at| self.weight(at, present, home)).for_each(each);
+    }
+
+    fn may_end(&self) -> bool {
+        true
     }
 
     fn remove(&mut self, at: usize, _: Weight) {

@@ -125,15 +125,15 @@ impl<B: Place> Stream<B> {
         if !state.is_uncopied(self.marked) {
             return;
         }
-        let none = StreamLimits::default();
+        let limits = &*self.limits;
         let head = SavedHead {
             id: self.id,
             vhost: self.vhost,
             name: self.name.clone(),
             session: self.session().cloned(),
             group: self.group().cloned(),
-            limits: (self.limits != none).then(|| AsJson(self.limits.clone())),
-            tally: self.tally,
+            limits: (*limits != StreamLimits::default()).then(|| AsJson(limits.clone())),
+            tally: self.counts(),
             cursor: self.cursor_known.max(self.base),
             end: self.end,
             received: self.received(),
@@ -211,7 +211,7 @@ impl Stream<Position> {
                 .saturating_add(beyond.saturating_add(15) / 16 * 16);
             stream.push(entry);
         }
-        stream.tally = saved.tally;
+        stream.tally = saved.tally.into();
         stream.reach_delivered(saved.cursor);
         for (first, last) in saved.gone {
             stream.remove_ranges(&[(Offset(first), Offset(last))], |_| {});
@@ -233,7 +233,7 @@ impl Stream<Position> {
         let mut stream = Stream::new(head.id, head.vhost, kind, limits);
         stream.serial = serial;
         stream.name = head.name;
-        stream.tally = head.tally;
+        stream.tally = head.tally.into();
         (stream.base, stream.end) = (head.end, head.end);
         stream.cursor_known = head.cursor;
         if !head.more_identifiers.is_empty() {

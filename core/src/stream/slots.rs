@@ -64,59 +64,78 @@ impl Slot {
 pub(super) struct Slots {
     /// Attempts of all of them, while none differs.
     alike: u32,
-    /// Place of the first in the list.
+    list: Option<Box<List>>,
+}
+
+/// Places one by one.
+#[derive(Clone, Debug)]
+struct List {
+    /// Place of the first.
     from: u8,
-    list: Vec<Slot>,
+    slots: Vec<Slot>,
 }
 
 impl Slots {
     pub(super) fn get(&self, at: usize) -> Slot {
-        let nth = at.checked_sub(usize::from(self.from));
-        let known = nth.and_then(|nth| self.list.get(nth));
-        known.copied().unwrap_or(Slot::ready(self.alike))
+        let known = self.list.as_deref().and_then(|list| {
+            let nth = at.checked_sub(usize::from(list.from))?;
+            list.slots.get(nth).copied()
+        });
+        known.unwrap_or(Slot::ready(self.alike))
     }
 
-    /// Sets one of the places from `from` on and below `to`, which are those that are handed out.
-    pub(super) fn set(&mut self, at: usize, slot: Slot, (from, to): (usize, usize)) {
-        if self.list.is_empty() {
-            self.list_up(from, to);
-        }
-        let nth = at.checked_sub(usize::from(self.from));
-        if let Some(place) = nth.and_then(|nth| self.list.get_mut(nth)) {
+    /// Whether all are ready after so many attempts, also those that come if they had as many.
+    pub(super) fn are_alike(&self, attempts: u32) -> bool {
+        self.list.is_none() && self.alike == attempts
+    }
+
+    /// Sets one of the places that are handed out, which begin with the place `from` says and end below that of `to`.
+    pub(super) fn set(&mut self, at: usize, slot: Slot, range: impl FnOnce() -> (usize, usize)) {
+        let alike = Slot::ready(self.alike);
+        let list = self.list.get_or_insert_with(|| List::of(range(), alike));
+        let nth = at.checked_sub(usize::from(list.from));
+        if let Some(place) = nth.and_then(|nth| list.slots.get_mut(nth)) {
             *place = slot;
         }
     }
 
-    fn list_up(&mut self, from: usize, to: usize) {
-        self.from = from as u8;
-        self.list.reserve_exact(to - from);
-        self.list.resize(to - from, Slot::ready(self.alike));
-    }
-
     /// Those below `to` are handed out too, so many times; before, those from `from` on and below `before` were.
     pub(super) fn extend(&mut self, (from, before, to): (usize, usize, usize), attempts: u32) {
-        if self.list.is_empty() {
+        if self.list.is_none() {
             if before <= from {
                 self.alike = attempts;
             }
             if self.alike == attempts {
                 return;
             }
-            self.list_up(from, before);
         }
-        let count = to - usize::from(self.from);
-        self.list.resize(count, Slot::ready(attempts));
+        let alike = Slot::ready(self.alike);
+        let list = self
+            .list
+            .get_or_insert_with(|| List::of((from, before), alike));
+        let count = to - usize::from(list.from);
+        list.slots.resize(count, Slot::ready(attempts));
     }
 
     /// Places whose state may be another than ready.
     pub(super) fn listed(&self) -> impl Iterator<Item = (usize, SlotState)> + '_ {
-        let from = usize::from(self.from);
-        (from..).zip(self.list.iter().map(|slot| slot.state()))
+        self.list.iter().flat_map(|list| {
+            let from = usize::from(list.from);
+            (from..).zip(list.slots.iter().map(|slot| slot.state()))
+        })
     }
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        self.list.clear();
-        self.alike = 0;
+        *self = Slots::default();
+    }
+}
+
+impl List {
+    fn of((from, to): (usize, usize), slot: Slot) -> Box<List> {
+        Box::new(List {
+            from: from as u8,
+            slots: vec![slot; to.saturating_sub(from)],
+        })
     }
 }

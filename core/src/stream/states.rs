@@ -31,22 +31,19 @@ impl<B: Place> Stream<B> {
         Some(chunk.map_or(SlotState::Gone, |chunk| chunk.state(at)))
     }
 
-    fn set(&mut self, offset: u64, slot: Slot) {
-        let (number, at) = place(offset);
-        let cursor = self.cursor;
-        if let Some(chunk) = self.chunks.get_mut(number) {
-            chunk.set(at, slot, cursor);
-        }
-    }
-
     /// The cursor moves; what lies between counts as handed out so many times.
     pub(super) fn advance(&mut self, cursor: u64, attempts: u32) {
         let before = std::mem::replace(&mut self.cursor, cursor);
+        if before + 1 == cursor {
+            let (number, at) = place(before);
+            if let Some(chunk) = self.chunks.get_mut(number) {
+                chunk.advance((at, at + 1), attempts);
+            }
+            return;
+        }
         for nth in self.chunks.between(before, cursor) {
             if let Some(chunk) = self.chunks.at_mut(nth) {
-                let (before, to) = (chunk.below(before), chunk.below(cursor));
-                let from = chunk.gone.first_without(0, to).unwrap_or(to);
-                chunk.slots.extend((from, before, to), attempts);
+                chunk.advance((chunk.below(before), chunk.below(cursor)), attempts);
             }
         }
     }
@@ -57,7 +54,8 @@ impl<B: Place> Stream<B> {
             if self.cursor < offset {
                 self.returned.insert_run(self.cursor, offset - 1);
             }
-            self.advance(offset + 1, 0);
+            // It was in none of the sets.
+            return self.advance(offset + 1, 0);
         }
         self.returned.remove(offset);
         self.aside.remove(offset);
@@ -85,12 +83,17 @@ impl<B: Place> Stream<B> {
         }
         self.held += 1;
         self.tally.delivered += 1;
-        self.ready_bytes = self.ready_bytes.saturating_sub(self.body_bytes(offset));
-        let Some(slot) = self.slot(offset) else {
+        let ((number, at), who) = (place(offset), self.who());
+        let of = (self.index.as_deref(), who);
+        let chunk = self.chunks.get_mut(number);
+        let Some(chunk) = chunk.filter(|chunk| !chunk.gone.has(at)) else {
             return 1;
         };
-        let attempts = slot.attempts.saturating_add(1);
-        self.set(offset, Slot::ready(attempts).with(SlotState::Held(holder)));
+        let attempts = chunk.slot(at).attempts.saturating_add(1);
+        let body = chunk.body(at, of);
+        let held = Slot::ready(attempts).with(SlotState::Held(holder));
+        chunk.set(at, held, self.cursor);
+        self.ready_bytes = self.ready_bytes.saturating_sub(body);
         attempts
     }
 
@@ -118,11 +121,15 @@ impl<B: Place> Stream<B> {
         if let Some(slot) = self.slot(offset)
             && let SlotState::Held(holder) = slot.state()
         {
-            self.set(offset, slot.with(SlotState::Ready));
+            let ((number, at), who) = (place(offset), self.who());
+            let of = (self.index.as_deref(), who);
+            if let Some(chunk) = self.chunks.get_mut(number) {
+                chunk.set(at, slot.with(SlotState::Ready), self.cursor);
+                self.ready_bytes += chunk.body(at, of);
+            }
             self.held -= 1;
             let keyed = self.keyed.as_deref_mut();
             let waits = keyed.is_some_and(|keyed| keyed.release(offset, holder));
-            self.ready_bytes += self.body_bytes(offset);
             if !waits && !self.owe_again(offset) {
                 self.returned.insert(offset);
             }
@@ -155,12 +162,15 @@ impl<B: Place> Stream<B> {
         let before = self.kept;
         for (first, last) in ranges {
             let end = last.0.saturating_add(1).min(self.end);
-            let mut next = first.0;
-            while let Some(offset) = self.next_kept(next).filter(|at| *at < end) {
-                if let Some(weight) = self.finish(offset, SlotState::Gone) {
-                    each(weight);
+            let mut next = first.0.max(self.base);
+            while next < end {
+                match self.finish(next, SlotState::Gone) {
+                    Some(weight) => {
+                        each(weight);
+                        next += 1;
+                    }
+                    None => next = self.next_kept(next + 1).unwrap_or(end),
                 }
-                next = offset + 1;
             }
         }
         before - self.kept
@@ -175,10 +185,12 @@ impl<B: Place> Stream<B> {
         if offset < self.base || offset >= self.end {
             return None;
         }
-        self.reach(offset);
-        let slot = self.slot(offset)?;
         let (number, at) = place(offset);
         let nth = self.chunks.find(number).ok()?;
+        if self.chunks.at(nth)?.gone.has(at) {
+            return None;
+        }
+        self.reach(offset);
         let (cursor, end) = (self.cursor, self.end);
         if state == SlotState::Gone {
             self.touch();
@@ -186,7 +198,7 @@ impl<B: Place> Stream<B> {
         let who = self.who();
         let of = (self.index.as_deref(), who);
         let chunk = self.chunks.at_mut(nth)?;
-        let weight = chunk.weight(at, of);
+        let (slot, weight) = (chunk.slot(at), chunk.weight(at, of));
         match slot.state() {
             SlotState::Held(holder) => {
                 self.held -= 1;

@@ -16,9 +16,11 @@ use anabranch_admin::model::{
 };
 use anabranch_core::gateway::StopReason;
 use anabranch_core::id::ConnectionId;
+use anabranch_core::port::{Question, ShardReply, StreamTotals};
 use anabranch_core::worker::{ConnectionRow as WorkerRow, WorkerCounts};
 use anabranch_driver::{ConnectionRow, TransportKind};
 use anabranch_store::group::GroupStats;
+use anabranch_store::shard::IndexStats;
 use tokio::sync::oneshot;
 
 use super::{Done, NodeBackend};
@@ -51,6 +53,19 @@ struct Depths {
     dropped: u64,
     retained: u64,
     delayed: u64,
+}
+
+impl Depths {
+    fn add(&mut self, totals: StreamTotals) {
+        self.sessions += totals.sessions;
+        self.consumers += totals.consumers;
+        self.ready += totals.ready;
+        self.unsettled += totals.unsettled;
+        self.bytes += totals.bytes;
+        self.settled += totals.settled;
+        self.dropped += totals.dropped;
+        self.delayed += totals.delayed;
+    }
 }
 
 impl Numbers {
@@ -95,6 +110,8 @@ impl NodeBackend {
         };
         let stores: Vec<GroupStats> = self.parts.shards.iter().map(|one| one.stats()).collect();
         let store = |of: fn(&GroupStats) -> u64| stores.iter().map(of).sum::<u64>();
+        let indexes: Vec<IndexStats> = self.parts.shards.iter().map(|one| one.index()).collect();
+        let index = |of: fn(&IndexStats) -> u64| indexes.iter().map(of).sum::<u64>();
         let slowest_us = stores.iter().map(|one| one.checkpoint.last_us).max();
         Ok(Overview {
             node: self.node().await,
@@ -114,6 +131,8 @@ impl NodeBackend {
                 store_checkpoint_ms: slowest_us.unwrap_or(0) / 1000,
                 store_run_bytes: store(|one| one.checkpoint.run_bytes),
                 store_index_blocks: store(|one| one.checkpoint.index_blocks),
+                store_index_cached_bytes: index(|one| one.cached_bytes),
+                store_index_damaged: index(|one| one.damaged),
                 ..Gauges::default()
             },
             totals: Totals {
@@ -136,6 +155,7 @@ impl NodeBackend {
                 }),
                 store_blocks_read: store(|one| one.checkpoint.blocks_read),
                 store_blocks_written: store(|one| one.checkpoint.blocks_written),
+                store_index_evictions: index(|one| one.evicted),
             },
             protocols: self
                 .parts
@@ -172,10 +192,25 @@ impl NodeBackend {
             .shards
             .iter()
             .find_map(|shard| Some((shard.id(), shard.poisoned()?)));
+        let damaged: u64 = self
+            .parts
+            .shards
+            .iter()
+            .map(|one| one.index().damaged)
+            .sum();
         let standing = [
             (
                 "disk",
                 shortage.map(|why| format!("Publishing stops until there is room: {why}.")),
+            ),
+            (
+                "index",
+                (damaged > 0).then(|| {
+                    format!(
+                        "Messages of {damaged} chunks are set aside, for their entries cannot be read from the index \
+                         file. The log names the first of them; look at the disk."
+                    )
+                }),
             ),
             (
                 "journal",
@@ -252,27 +287,20 @@ impl NodeBackend {
         {
             return depths;
         }
-        let stats = self.stats().await;
         let mut depths = Depths::default();
-        for (_, stat) in &stats {
-            if stat.stream.is_delayed() {
-                depths.delayed += stat.ready;
-                depths.bytes += stat.bytes;
-                continue;
+        let mut streams = 0;
+        for shard in self.parts.asker.shards() {
+            match self.parts.asker.ask(shard, Question::Totals).await {
+                Ok(ShardReply::Totals(totals)) => {
+                    streams += totals.streams;
+                    depths.add(*totals);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%shard, %error, "a shard was not counted"),
             }
-            depths.sessions += u64::from(stat.session.is_some());
-            // A session's reader is its own connection, which is counted as such.
-            if stat.session.is_none() {
-                depths.consumers += u64::from(stat.consumers);
-            }
-            depths.ready += stat.ready;
-            depths.unsettled += stat.unsettled;
-            depths.bytes += stat.bytes;
-            depths.settled += stat.settled;
-            depths.dropped += stat.dropped;
         }
         depths.retained = self.value_count().await;
-        let count = u32::try_from(stats.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(streams).unwrap_or(u32::MAX);
         let keep = PER_STREAM.saturating_mul(count).min(DEPTHS_EVERY_MAX);
         let mut held = self
             .numbers

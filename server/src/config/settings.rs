@@ -92,6 +92,8 @@ pub struct StoreSettings {
     pub journal_bytes_max: u64,
     /// A checkpoint is written when a journal has grown by so much.
     pub checkpoint_bytes: u64,
+    /// Memory for what lies in the index files, of all data shards together.
+    pub index_memory_bytes: usize,
     /// Messages that wait in all streams of one shard; publishing is refused beyond.
     pub entries_max: u64,
     /// Messages in memory only, of one worker; publishing is refused beyond.
@@ -165,9 +167,10 @@ pub enum LogFormat {
 }
 
 impl StoreSettings {
-    /// As core takes them.
-    pub fn shard_limits(&self) -> ShardLimits {
+    /// As core takes them, for one of so many data shards.
+    pub fn shard_limits(&self, data_shards: usize) -> ShardLimits {
         ShardLimits {
+            index_memory_bytes: self.index_memory_bytes / data_shards.max(1),
             volatile_bytes_max: self.volatile_bytes_max,
             entries_max: self.entries_max,
             session_bytes_max: self.session_bytes_max,
@@ -238,6 +241,7 @@ impl Default for StoreSettings {
             low_water_bytes: 256 << 20,
             journal_bytes_max: 0,
             checkpoint_bytes: 64 << 20,
+            index_memory_bytes: shard.index_memory_bytes,
             entries_max: shard.entries_max,
             volatile_bytes_max: shard.volatile_bytes_max,
             session_bytes_max: shard.session_bytes_max,
@@ -305,6 +309,7 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.low_water_bytes", 0, i64::MAX),
         ("store.journal_bytes_max", 0, i64::MAX),
         ("store.checkpoint_bytes", 1 << 20, i64::MAX),
+        ("store.index_memory_bytes", 1 << 20, i64::MAX),
         ("store.entries_max", 1, i64::MAX),
         ("store.volatile_bytes_max", 1 << 20, i64::MAX),
         ("store.session_bytes_max", 1 << 10, i64::MAX),

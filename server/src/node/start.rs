@@ -158,12 +158,13 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     let asker = Arc::new(Asker::new(WorkerId(crew_size)));
     ports.push((asker.id(), asker.clone() as Arc<dyn WorkerPort>));
     let mut shards = Vec::new();
+    let data_limits = settings.store.shard_limits(ids.len());
     for id in ids {
         let setup = ShardSetup {
             id,
             incarnation,
             workers: crew_size,
-            limits: settings.store.shard_limits(),
+            limits: data_limits,
             fabric: fabric.clone(),
             authority: keeper.engine().clone(),
             codecs: codecs.clone(),
@@ -189,7 +190,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         incarnation,
         workers: count,
         limits: WorkerLimits {
-            shard: settings.store.shard_limits(),
+            shard: data_limits,
             ..WorkerLimits::default()
         },
         fabric: fabric.clone(),

@@ -24,11 +24,15 @@ use anabranch_core::shard::{Shard, ShardSetup};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+/// A checkpoint is written, however little the journal has grown, when so much has changed that none has: what is
+/// changed and not saved is in memory.
+const UNSAVED_BYTES_MAX: usize = 64 << 20;
 
 /// Longest wait between two rounds, in milliseconds.
 const IDLE_ROUND_MS: u64 = 500;
@@ -67,6 +71,7 @@ pub struct DataShard {
     workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
     group: Group<Machine>,
     shortage: Arc<Mutex<Option<Shortage>>>,
+    index: Arc<IndexCounters>,
     thread: Mutex<Option<JoinHandle<()>>>,
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -128,6 +133,16 @@ impl DataShard {
     /// Why publishes are refused, when they are for want of room.
     pub fn shortage(&self) -> Option<Shortage> {
         *self.shortage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it has in memory of its index file, and what it could not read of it.
+    pub fn index(&self) -> IndexStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        IndexStats {
+            cached_bytes: of(&self.index.cached_bytes),
+            evicted: of(&self.index.evicted),
+            damaged: of(&self.index.damaged),
+        }
     }
 
     /// Finishes what waits, writes a checkpoint and ends; blocks until then. For a shard on a thread.
@@ -193,6 +208,24 @@ impl ShardPort for DataShard {
     }
 }
 
+/// Entries of streams, as far as they lie in the index file.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct IndexStats {
+    /// Bytes of memory that those take which are at hand.
+    pub cached_bytes: u64,
+    /// Chunks of them that left memory for want of room since opening.
+    pub evicted: u64,
+    /// Chunks of them that could not be read since opening; their messages are set aside.
+    pub damaged: u64,
+}
+
+#[derive(Debug, Default)]
+struct IndexCounters {
+    cached_bytes: AtomicU64,
+    evicted: AtomicU64,
+    damaged: AtomicU64,
+}
+
 /// What a frame's answer changes.
 #[derive(Debug, Default)]
 struct Progress {
@@ -211,10 +244,13 @@ struct Actor {
     /// The last checkpoint gave room back.
     relieved: Arc<AtomicBool>,
     shortage: Arc<Mutex<Option<Shortage>>>,
+    index: Arc<IndexCounters>,
     watch: Watch,
     dir: PathBuf,
     checkpoint_bytes: u64,
     checkpoint_at: u64,
+    /// Bytes of the journal when a checkpoint was begun last.
+    tried_at: u64,
     told_failure: bool,
 }
 
@@ -252,6 +288,7 @@ impl Actor {
             cell.shard.begin();
         }
         let shortage = Arc::new(Mutex::new(None));
+        let index = Arc::new(IndexCounters::default());
         let usual = setup.checkpoint_bytes;
         let limit = setup.limit.as_ref();
         let checkpoint_bytes = limit.map_or(usual, |limit| limit.checkpoint_bytes(usual));
@@ -261,6 +298,7 @@ impl Actor {
             workers,
             group: group.clone(),
             shortage: shortage.clone(),
+            index: index.clone(),
             thread: Mutex::new(None),
             ended: Mutex::new(None),
         };
@@ -273,6 +311,7 @@ impl Actor {
             covered: Arc::default(),
             relieved: Arc::default(),
             shortage,
+            index,
             watch: Watch::new(
                 setup.disk,
                 setup.dir.clone(),
@@ -282,6 +321,7 @@ impl Actor {
             dir: setup.dir,
             checkpoint_bytes: checkpoint_bytes.max(1),
             checkpoint_at: group.journal().stats().bytes + checkpoint_bytes,
+            tried_at: 0,
             told_failure: false,
             group,
         };
@@ -298,6 +338,7 @@ impl Actor {
             for frame in frames {
                 self.propose(frame).await;
             }
+            self.look_at_index();
             self.checkpoint_when_due();
             if worked || proposed {
                 // The consensus tasks share this thread.
@@ -441,12 +482,38 @@ impl Actor {
         }
     }
 
+    /// Says what cannot be read of the index file, once for all that was met in a round.
+    fn look_at_index(&self) {
+        let mut cell = lock(&self.cell);
+        let cached = cell.shard.cached();
+        let (bytes, index) = (cached.bytes as u64, &self.index);
+        index.cached_bytes.store(bytes, Ordering::Relaxed);
+        index.evicted.store(cached.evicted, Ordering::Relaxed);
+        if let Some(damaged) = cell.shard.damaged() {
+            index.damaged.fetch_add(damaged.chunks, Ordering::Relaxed);
+            tracing::error!(
+                dir = %self.dir.display(),
+                stream = damaged.stream.0,
+                name = %damaged.name,
+                offset = damaged.offset,
+                chunks = damaged.chunks,
+                "entries cannot be read: their blocks of the index file are damaged; messages from this offset on are \
+                 set aside, at most 255 for each chunk, and the rest of the stream goes on"
+            );
+        }
+    }
+
     fn checkpoint_when_due(&mut self) {
         let bytes = self.group.journal().stats().bytes;
-        if bytes < self.checkpoint_at || self.checkpointing.swap(true, Ordering::AcqRel) {
+        // One that failed is tried again when there is more to put into it.
+        let is_much =
+            bytes > self.tried_at && lock(&self.cell).shard.unsaved_bytes() > UNSAVED_BYTES_MAX;
+        let is_due = bytes >= self.checkpoint_at || is_much;
+        if !is_due || self.checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
         self.checkpoint_at = bytes + self.checkpoint_bytes;
+        self.tried_at = bytes;
         let (group, running) = (self.group.clone(), self.checkpointing.clone());
         let (cell, covered) = (self.cell.clone(), self.covered.clone());
         let (relieved, inbox) = (self.relieved.clone(), self.inbox.clone());

@@ -14,7 +14,7 @@ pub mod meta;
 mod space;
 mod thread;
 
-pub use data::{DataShard, DataShardSetup, WorkerPorts};
+pub use data::{DataShard, DataShardSetup, IndexStats, WorkerPorts};
 pub use meta::{MetaShard, MetaShardSetup};
 pub use space::{JournalLimit, Shortage};
 pub use thread::ShardStartError;

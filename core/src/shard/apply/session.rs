@@ -15,6 +15,7 @@ use crate::port::{OpenSession, ShardReply};
 use crate::record::Mark;
 use crate::shard::matching::Holders;
 use crate::shard::{Match, Place, Shard, wills};
+use crate::simple::simple;
 use crate::stream::{FilterList, Kind, Session, Stream};
 use crate::will::SavedWill;
 use std::sync::Arc;
@@ -28,8 +29,7 @@ impl<B: Place> Shard<B> {
         client_id: Arc<str>,
         (clean_start, expiry_s, will): (bool, u32, Option<Box<SavedWill>>),
     ) {
-        let name = (vhost, client_id.clone());
-        let mut place = self.sessions.get(&name).copied();
+        let mut place = self.session_place(vhost, &client_id);
         if clean_start && let Some(at) = place.take() {
             let id = self.streams[at as usize].as_deref().map(|stream| stream.id);
             id.and_then(|id| self.remove(id));
@@ -77,13 +77,8 @@ impl<B: Place> Shard<B> {
             Some(open) => {
                 self.attach_session(id, open);
                 let session = self.stream_mut(id).and_then(|stream| stream.session());
-                let filters = session.map(|session| {
-                    session
-                        .filters
-                        .iter()
-                        .map(|spec| spec.filter.clone())
-                        .collect()
-                });
+                let filters =
+                    session.map(|session| session.filters.iter().map(|spec| spec.filter).collect());
                 let filters = filters.unwrap_or_default();
                 let groups = session.map(|session| session.groups.clone());
                 let groups = groups.unwrap_or_default();
@@ -219,36 +214,47 @@ impl<B: Place> Shard<B> {
         };
         let filters = self.filters.entry(vhost).or_default();
         filters.cache.clear();
+        let session = Match::new(place, &spec);
         let filter = spec.filter.clone();
-        let session = Match { place, spec };
-        let known = filters.trie.values_mut(&filter).next();
-        let is_new = match known {
-            Some(holders) => holders.set(session),
-            None => {
-                let mut holders = Holders::default();
-                holders.set(session);
-                filters.trie.insert(&filter, true, holders);
-                true
-            }
+        let shared = filters.trie.values_mut(&filter).next();
+        let is_new = match shared.map(|holders| holders.set(session)) {
+            Some(is_new) => is_new,
+            None => self.bind_first(vhost, session, &spec),
         };
         if is_new {
             self.fabric.begin_interest(vhost, &filter, self.id);
         }
     }
 
+    /// The first binding to a filter, or the second if one session had it alone. Says whether it is new.
+    fn bind_first(&mut self, vhost: VhostId, session: Match, spec: &FilterSpec) -> bool {
+        let key = simple(vhost, &spec.filter);
+        let noted = key.map(|key| self.note_alone(vhost, session.place, (key, spec)));
+        if let Some(Ok(is_new)) = noted {
+            return is_new;
+        }
+        let mut holders = Holders::default();
+        if let Some(Err(other)) = noted {
+            holders.set(other);
+        }
+        holders.set(session);
+        let filters = self.filters.entry(vhost).or_default();
+        filters.trie.insert(&spec.filter, true, holders);
+        true
+    }
+
     pub(in crate::shard) fn unbind(&mut self, vhost: VhostId, place: u32, spec: &FilterSpec) {
         let Some(filters) = self.filters.get_mut(&vhost) else {
             return;
         };
-        let Some(holders) = filters.trie.values_mut(&spec.filter).next() else {
-            return;
-        };
-        if !holders.remove(place) {
-            return;
-        }
         filters.cache.clear();
-        if holders.is_empty() {
-            filters.trie.remove(&spec.filter, Holders::is_empty);
+        let holders = filters.trie.values_mut(&spec.filter).next();
+        let shared = holders.map(|holders| (holders.remove(place), holders.is_empty()));
+        match shared {
+            Some((true, true)) => drop(filters.trie.remove(&spec.filter, Holders::is_empty)),
+            Some((true, false)) => {}
+            _ if !self.forget_alone(vhost, place, spec) => return,
+            _ => {}
         }
         self.fabric.end_interest(vhost, &spec.filter, self.id);
     }

@@ -145,7 +145,7 @@ impl<B: Place> Shard<B> {
 
     /// The sessions whose filters match, each once.
     fn matching(&mut self, vhost: VhostId, address: &Address) -> Arc<[Wanted]> {
-        let Some(filters) = self.filters.get_mut(&vhost) else {
+        let Some(filters) = self.filters.get(&vhost) else {
             return Arc::from([]);
         };
         if let Some(known) = filters.cache.get(address) {
@@ -154,8 +154,12 @@ impl<B: Place> Shard<B> {
         let mut found: Vec<Match> = Vec::new();
         filters
             .trie
-            .visit(address, |holders| found.extend(holders.iter().cloned()));
+            .visit(address, |holders| found.extend(holders.iter().copied()));
+        self.match_alone(vhost, address, &mut found);
         let found = matching::merge(found);
+        let Some(filters) = self.filters.get_mut(&vhost) else {
+            return found;
+        };
         if filters.cache.len() >= CACHE_ENTRIES_MAX {
             filters.cache.clear();
         }

@@ -51,14 +51,12 @@ impl<B: Place> Shard<B> {
             self.displace(now.unix, before.connection);
         }
         self.live.entry(connection).or_default().owns = Some(name.clone());
-        let exists = self.sessions.contains_key(&name);
+        let known = self.session_place(open.vhost, &open.client_id);
+        let exists = known.is_some();
         let keep = open.here || open.expiry_s > 0 || (exists && !open.clean_start);
         if !keep {
             // An earlier one is forgotten; the worker opens the new one in its own shard.
-            let stream = self
-                .sessions
-                .get(&name)
-                .and_then(|place| self.streams[*place as usize].as_deref());
+            let stream = known.and_then(|place| self.streams[place as usize].as_deref());
             if let Some(stream) = stream.map(|stream| stream.id) {
                 self.change(now.unix, Mark::default(), Change::EndSession { stream });
             }
