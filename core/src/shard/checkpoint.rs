@@ -9,7 +9,7 @@
 //! | 1 | [`SavedGlobals`]: what is small |
 //! | 2, session 8 | what is heard of a session elsewhere (`once.rs`) |
 //! | 3, number 8 | a will that is due: vhost and will |
-//! | 4, number 8 | a parting ([`Parting`]) |
+//! | 4, number 8 | a parting ([`Parting`](crate::port::Parting)) |
 //! | 5, vhost 4, address | a last value: the message as a record has it |
 //! | 16, serial 8 | all of a stream but its entries (`stream/saved.rs`) |
 //! | 17, serial 8, chunk 8 | some of a stream's entries (`stream/saved.rs`) |
@@ -19,11 +19,12 @@
 //!
 //! Owns: these keys, freezing, copying bit by bit, and what of the journal is referred to.
 //! Never: the leader's memory; files (`store/`).
-//! Next: `stream/index.rs` and `checkpoint/changes.rs` (what is copied when), `checkpoint/whole.rs`.
+//! Next: `stream/index.rs` and `checkpoint/changes.rs` (what is copied when), `checkpoint/restore.rs`.
 
 mod changes;
 mod first;
 pub(crate) mod marks;
+mod restore;
 mod whole;
 
 pub(crate) use changes::Changes;
@@ -32,11 +33,8 @@ use super::Shard;
 use crate::address::Address;
 use crate::id::{Lane, Position, Sequence, StreamId, VhostId};
 use crate::index::{Blocks, Delta};
-use crate::port::Parting;
-use crate::record::message_from;
-use crate::stream::{KEY_CHUNK, KEY_HEAD, Misfit, Next, Serial, Stream, Who};
+use crate::stream::{Misfit, Next, Stream, Who};
 use bytes::{BufMut, Bytes, BytesMut};
-use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -312,138 +310,4 @@ impl Shard<Position> {
             offset: number * crate::stream::CHUNK_OFFSETS as u64,
         })
     }
-
-    /// Takes the pairs of a checkpoint as the state of a shard just made, whose blocks are in `blocks`. Those of one
-    /// stream come in the order of their keys.
-    ///
-    /// # Errors
-    /// [`CheckpointError`]: the pairs are not those of a checkpoint that this build knows.
-    pub fn restore_pairs(
-        &mut self,
-        pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
-        blocks: Arc<dyn Blocks>,
-    ) -> Result<(), CheckpointError> {
-        self.set_blocks(blocks);
-        let mut restored = Restored::default();
-        let mut is_empty = true;
-        for (key, value) in pairs {
-            is_empty = false;
-            if key == WHOLE {
-                self.restore(&value)?;
-                self.was_whole = true;
-            } else {
-                self.restore_pair(&key, value, &mut restored)?;
-            }
-        }
-        if !is_empty && !self.was_whole && !restored.known {
-            return Err(CheckpointError::Malformed);
-        }
-        for place in 0..self.streams.len() {
-            let Some(stream) = self.streams[place].as_deref_mut() else {
-                continue;
-            };
-            if self.was_whole {
-                continue;
-            }
-            let received = restored.received.remove(&stream.serial);
-            stream.restored(received.unwrap_or_default());
-            self.delays.watch(stream);
-            let (is_queue, kept) = (stream.is_queue(), stream.kept());
-            self.account(is_queue, Default::default(), kept);
-        }
-        if let Some(index) = &self.index {
-            let serial = Serial(restored.serial);
-            let mut state = index.lock();
-            state.restore(serial, restored.blocks_end, restored.blocks);
-        }
-        Ok(())
-    }
-
-    fn restore_pair(
-        &mut self,
-        key: &[u8],
-        value: Bytes,
-        restored: &mut Restored,
-    ) -> Result<(), CheckpointError> {
-        let (kind, rest) = key.split_first().ok_or(CheckpointError::Malformed)?;
-        match *kind {
-            KEY_FORM => match value.first() {
-                Some(&CHECKPOINT_VERSION) => restored.known = true,
-                Some(other) => return Err(CheckpointError::Version(*other)),
-                None => return Err(CheckpointError::Malformed),
-            },
-            KEY_GLOBALS => {
-                let globals: SavedGlobals = parsed(&value)?;
-                self.session_counter = globals.session_counter;
-                self.lanes = globals.lanes.into_iter().collect();
-                self.set_last_will(globals.last_will);
-                self.groups.last_parting = globals.last_parting;
-                restored.blocks_end = globals.blocks_end;
-                restored.serial = globals.serial;
-                self.referred.applied = globals.applied;
-                self.referred.sound_from = globals.sound_from;
-            }
-            KEY_HEARD => {
-                let session = StreamId(number(rest)?);
-                self.heard.restore(session, parsed(&value)?);
-            }
-            KEY_WILL => {
-                let (vhost, will) = parsed(&value)?;
-                self.restore_will(number(rest)?, vhost, will);
-            }
-            KEY_PARTING => {
-                let parting: Parting = parsed(&value)?;
-                self.groups.partings.insert(number(rest)?, parting);
-            }
-            KEY_VALUE => {
-                let vhost = rest.first_chunk().ok_or(CheckpointError::Malformed)?;
-                let vhost = VhostId(u32::from_be_bytes(*vhost));
-                let message = message_from(value).map_err(|_| CheckpointError::Malformed)?;
-                self.values.restore(vhost, message);
-            }
-            KEY_HEAD => {
-                let serial = Serial(number(rest)?);
-                let (stream, received) = Stream::restore_head(serial, &value)?;
-                if !received.is_empty() {
-                    restored.received.insert(serial, received);
-                }
-                restored.ids.insert(serial, stream.id);
-                self.restore_stream(stream);
-            }
-            KEY_CHUNK => {
-                let (serial, nth) = rest.split_at_checked(8).ok_or(CheckpointError::Malformed)?;
-                let id = restored.ids.get(&Serial(number(serial)?));
-                let stream = id.and_then(|id| self.stream_mut(*id));
-                let stream = stream.ok_or(CheckpointError::Malformed)?;
-                restored
-                    .blocks
-                    .extend(stream.restore_chunk(number(nth)?, &value)?);
-            }
-            KEY_REFERRED => self.referred.restore(number(rest)?, parsed(&value)?),
-            _ => return Err(CheckpointError::Malformed),
-        }
-        Ok(())
-    }
-
-    pub(super) fn restore_stream(&mut self, stream: Stream<Position>) {
-        let session = stream.session();
-        let specs = session
-            .map(|session| session.filters.iter().collect::<Vec<_>>())
-            .unwrap_or_default();
-        let place = self.insert_group(stream);
-        for spec in specs {
-            self.bind(place, spec);
-        }
-    }
-}
-
-/// What is known while pairs are taken.
-#[derive(Default)]
-struct Restored {
-    known: bool,
-    blocks_end: u32,
-    blocks: Vec<u32>,
-    serial: u64,
-    received: FxHashMap<Serial, Vec<u64>>,
-    ids: FxHashMap<Serial, StreamId>,
 }
