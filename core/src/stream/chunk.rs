@@ -270,13 +270,16 @@ impl<B: Place> Default for Chunks<B> {
 
 impl<B: Place> Chunks<B> {
     /// Where the chunk of a number is, or would be.
+    #[inline]
     pub(super) fn find(&self, number: u64) -> Result<usize, usize> {
-        let Some(front) = self.0.front() else {
-            return Err(0);
-        };
-        if front.number == number {
-            return Ok(0);
+        match self.0.front() {
+            Some(front) if front.number == number => Ok(0),
+            Some(front) => self.find_behind(front, number),
+            None => Err(0),
         }
+    }
+
+    fn find_behind(&self, front: &Chunk<B>, number: u64) -> Result<usize, usize> {
         let Some(guess) = number.checked_sub(front.number) else {
             return Err(0);
         };

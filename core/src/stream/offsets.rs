@@ -40,7 +40,12 @@ impl Offsets {
         self.0.get_or_insert_default().insert_run(first, last);
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, offset: u64) -> bool {
+        !self.is_empty() && self.remove_known(offset)
+    }
+
+    fn remove_known(&mut self, offset: u64) -> bool {
         let Some(runs) = &mut self.0 else {
             return false;
         };

@@ -186,6 +186,9 @@ impl<B: Place> Stream<B> {
             return None;
         }
         let (number, at) = place(offset);
+        if state == SlotState::Gone && self.only_passes(offset) {
+            return self.pass_by(number, at);
+        }
         let nth = self.chunks.find(number).ok()?;
         if self.chunks.at(nth)?.gone.has(at) {
             return None;
@@ -237,6 +240,43 @@ impl<B: Place> Stream<B> {
                 _ => self.chunks.first_kept().unwrap_or(end),
             };
         }
+        self.gone(offset);
+        self.owe_no_more(offset);
+        Some(weight)
+    }
+
+    /// Nothing lies before it, and neither it nor anything behind it was ever handed out.
+    fn only_passes(&self, offset: u64) -> bool {
+        (self.base, self.cursor) == (offset, offset) && self.keyed.is_none()
+    }
+
+    /// The short way of what only passes: gone as it is handed out.
+    fn pass_by(&mut self, number: u64, at: usize) -> Option<Weight> {
+        self.touch();
+        let (who, end) = (self.who(), self.end);
+        let of = (self.index.as_deref(), who);
+        let nth = self.chunks.find(number).ok()?;
+        let chunk = self.chunks.at_mut(nth)?;
+        let weight = chunk.weight(at, of);
+        chunk.advance((at, at + 1), 0);
+        chunk.remove(at, weight, of);
+        if chunk.present == 0 {
+            self.chunks.emptied(nth, end, of);
+        }
+        let offset = self.cursor;
+        self.cursor += 1;
+        // What comes behind is there, since it was never handed out.
+        self.base = self.cursor;
+        self.bytes = self.bytes.saturating_sub(weight.cost);
+        self.kept_bytes = self.kept_bytes.saturating_sub(weight.cost);
+        self.ready_bytes = self.ready_bytes.saturating_sub(weight.body);
+        self.kept -= 1;
+        self.gone(offset);
+        Some(weight)
+    }
+
+    /// What is known of an offset beside its chunk is not needed any more.
+    fn gone(&mut self, offset: u64) {
         if self.kept == 0 {
             (self.bytes, self.kept_bytes, self.ready_bytes) = (0, 0, 0);
         }
@@ -246,8 +286,6 @@ impl<B: Place> Stream<B> {
                 self.more_identifiers = None;
             }
         }
-        self.owe_no_more(offset);
-        Some(weight)
     }
 }
 
