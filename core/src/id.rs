@@ -99,10 +99,35 @@ impl StreamId {
     const DELAYED: u64 = 1 << 47;
     /// Upper 16 bits of streams that metadata numbers.
     pub const REGISTRY: u16 = u16::MAX;
+    /// Where the rank of a level stands in streams that metadata numbers; it numbers no more than what lies below.
+    /// Persisted.
+    const RANK_SHIFT: u32 = 40;
+    const RANK: u64 = 0xFF << Self::RANK_SHIFT;
 
     /// A stream numbered by metadata.
     pub fn of_registry(counter: u64) -> StreamId {
-        StreamId((u64::from(Self::REGISTRY) << 48) | (counter & 0xFFFF_FFFF_FFFF))
+        StreamId((u64::from(Self::REGISTRY) << 48) | (counter & !Self::RANK & 0xFFFF_FFFF_FFFF))
+    }
+
+    /// The stream of one level of a queue with priorities: 0 is the highest level, the queue's own stream.
+    pub fn level(self, rank: u8) -> StreamId {
+        StreamId(self.whole().0 | (u64::from(rank) << Self::RANK_SHIFT))
+    }
+
+    /// Which level of a queue it is: 0 is the highest, and what every stream is that has none.
+    pub fn rank(self) -> u8 {
+        match (self.0 >> 48) as u16 == Self::REGISTRY {
+            true => (self.0 >> Self::RANK_SHIFT) as u8,
+            false => 0,
+        }
+    }
+
+    /// The queue that it is a level of; itself when it is none.
+    pub fn whole(self) -> StreamId {
+        match self.rank() {
+            0 => self,
+            _ => StreamId(self.0 & !Self::RANK),
+        }
     }
 
     /// The stream of a session that `shard` opened as its `counter`-th.
@@ -194,9 +219,29 @@ impl UnixMs {
 }
 
 impl Offset {
+    /// Where the rank of a level stands: so that numbers up to the last place of the last level are exact as floating
+    /// point too. A level has 35 million million places.
+    const RANK_SHIFT: u32 = 45;
+
     /// The next place.
     pub fn next(self) -> Offset {
         Offset(self.0 + 1)
+    }
+
+    /// As a queue with priorities calls a place of one of its levels: in the order in which they go out. Of the highest
+    /// level, and of a stream without levels, it is the place itself.
+    pub fn of_level(rank: u8, place: u64) -> Offset {
+        Offset((u64::from(rank) << Self::RANK_SHIFT) | place)
+    }
+
+    /// The level that it is of.
+    pub fn rank(self) -> u8 {
+        u8::try_from(self.0 >> Self::RANK_SHIFT).unwrap_or(u8::MAX)
+    }
+
+    /// Its place there.
+    pub fn place(self) -> u64 {
+        self.0 & ((1 << Self::RANK_SHIFT) - 1)
     }
 }
 
@@ -218,6 +263,29 @@ mod tests {
         ] {
             assert!(!other.is_delayed());
         }
+    }
+
+    #[test]
+    fn a_level_knows_its_queue_and_a_place_its_level() {
+        let queue = StreamId::of_registry(7);
+        let lowest = queue.level(255);
+        assert_eq!(
+            (queue.rank(), queue.whole(), queue.level(0)),
+            (0, queue, queue)
+        );
+        assert_eq!((lowest.rank(), lowest.whole()), (255, queue));
+        assert!(!lowest.is_session() && !lowest.is_delayed());
+        assert_eq!(StreamId::of_registry(u64::MAX).rank(), 0);
+        for other in [
+            StreamId::of_session(ShardId(3), 0xFFFF_FFFF),
+            StreamId::of_delayed(ShardId(3), ExchangeId(9)),
+        ] {
+            assert_eq!((other.rank(), other.whole()), (0, other));
+        }
+        let at = Offset::of_level(3, 9);
+        assert_eq!((at.rank(), at.place()), (3, 9));
+        assert!(at > Offset::of_level(2, u64::from(u32::MAX)));
+        assert_eq!(Offset::of_level(0, 9), Offset(9));
     }
 
     #[test]

@@ -114,6 +114,9 @@ pub struct StreamLimits {
     pub overflow: Overflow,
     /// How often a message may come back before it is dropped.
     pub delivery_limit: Option<u32>,
+    /// Messages of a higher priority go out first, priorities up to here; absent: they make no difference. By
+    /// declaration only, and not in [`Mode::KeyShared`] or [`Mode::Replay`].
+    pub priority_max: Option<u8>,
     /// Where dropped messages go.
     pub dead_letter: Option<DeadLetterTo>,
     /// How long a message waits that its reader gave back; absent: it is ready at once.
@@ -134,6 +137,7 @@ static NONE: StreamLimits = StreamLimits {
     age_max_ms: None,
     overflow: Overflow::DropOldest,
     delivery_limit: None,
+    priority_max: None,
     dead_letter: None,
     retry: None,
     ack_timeout_ms: None,

@@ -12,7 +12,8 @@
 //! Never: I/O, clocks, threads; which shard a stream belongs to (`router.rs`, `worker.rs`).
 //! Next: `shard/setup.rs`, `shard/intake.rs`, `shard/room.rs`; `shard/questions.rs`, `shard/settle.rs`,
 //! `shard/receipts.rs`, `shard/once.rs`, `shard/frame.rs`, `shard/apply.rs` (what a committed record does),
-//! `shard/deliver.rs` (handing out), `shard/away.rs` (messages that are not at hand); then `stream.rs`.
+//! `shard/deliver.rs` (handing out), `shard/levels.rs` (priorities), `shard/away.rs` (messages that are not at hand); then
+//! `stream.rs`.
 
 mod alone;
 mod apply;
@@ -26,6 +27,7 @@ mod groups;
 mod hold;
 mod intake;
 mod keyed;
+mod levels;
 mod limit;
 mod matching;
 mod modes;
@@ -165,6 +167,7 @@ pub struct Shard<B: Place> {
     pub(crate) queues: Volume,
     pub(crate) sessions_hold: Volume,
     pub(crate) referred: referred::Referred,
+    levels: levels::Levels,
     // The leader's memory.
     pub(crate) owners: FxHashMap<(VhostId, Arc<str>), Owner>,
     pub(crate) live: FxHashMap<ConnectionId, Live>,
@@ -238,6 +241,7 @@ impl<B: Place> Shard<B> {
             queues: Volume::default(),
             sessions_hold: Volume::default(),
             referred: referred::Referred::default(),
+            levels: levels::Levels::default(),
             owners: FxHashMap::default(),
             live: FxHashMap::default(),
             asked: FxHashMap::default(),
@@ -466,6 +470,10 @@ impl<B: Place> Shard<B> {
             && !stream.listed
             && !stream.id.is_delayed()
         {
+            if stream.id.rank() != 0 {
+                let id = stream.id;
+                return self.list_whole(id);
+            }
             stream.listed = true;
             self.list.push(place);
         }

@@ -55,7 +55,7 @@ pub(crate) use saved::Misfit;
 use chunk::{Chunks, Of, place};
 use offsets::Offsets;
 
-use crate::id::{StreamId, UnixMs, VhostId};
+use crate::id::{Offset, StreamId, UnixMs, VhostId};
 use crate::limits::{KeptLimits, Mode, StreamLimits};
 use crate::message::Quality;
 use serde::{Deserialize, Serialize};
@@ -199,6 +199,11 @@ impl<B: Place> Stream<B> {
         self.end
     }
 
+    /// What the outside calls one of its offsets: it is unique among all levels of a queue.
+    pub fn outside(&self, offset: u64) -> Offset {
+        Offset::of_level(self.id.rank(), offset)
+    }
+
     fn who(&self) -> Who {
         Who {
             id: self.id,
@@ -246,9 +251,10 @@ impl<B: Place> Stream<B> {
         }
     }
 
-    /// Whether something can go out.
+    /// Whether something can go out, here or, as far as a stream can tell, in a level below.
     pub fn has_next(&self) -> bool {
-        !self.returned.is_empty()
+        self.limits.priority_max.is_some()
+            || !self.returned.is_empty()
             || self.cursor < self.end
             || self.parked() > 0
             || self.owed_ready() > 0

@@ -299,11 +299,17 @@ fn a_queues_limits_are_those_of_an_applications_arguments() {
     let other = ["stream", "add", "bounded", "--message-ttl-ms", "1"];
     let refused = run(&node, &other);
     assert_eq!(refused.code, REFUSED, "{}", refused.output());
-    let wrong = ["stream", "add", "x", "--argument", "x-max-priority=10"];
+    let wrong = [
+        "stream",
+        "add",
+        "x",
+        "--argument",
+        "x-message-deduplication=true",
+    ];
     let refused = run(&node, &wrong);
     assert_eq!(refused.code, REFUSED);
     assert!(
-        refused.stderr.contains("x-max-priority"),
+        refused.stderr.contains("x-message-deduplication"),
         "{}",
         refused.stderr
     );
@@ -311,6 +317,10 @@ fn a_queues_limits_are_those_of_an_applications_arguments() {
         run(&node, &["stream", "add", "x", "--argument", "x-max-length"]).code,
         USAGE
     );
+    done(&node, &["stream", "add", "urgent", "--priority-max", "10"]);
+    let shown = json_of(&node, &["stream", "show", "urgent"]);
+    assert_eq!(shown["limits"], json!({ "priority_max": 10 }));
+    assert_eq!(shown["arguments"], json!({ "x-max-priority": 10 }));
 
     done(
         &node,

@@ -25,12 +25,15 @@ const NUMBERS = [
   ["bytes_max", "Bytes that may wait", "bytes", "x-max-length-bytes"],
   ["age_max_ms", "A stream keeps messages for", "milliseconds", null],
   ["delivery_limit", "A message may come back", "times", "x-delivery-limit"],
+  ["priority_max", "Priorities go up to", "none", "x-max-priority"],
   ["retry_min_ms", "One that came back waits", "milliseconds", "x-delayed-retry-min"],
   ["retry_max_ms", "… and never longer than", "milliseconds", "x-delayed-retry-max"],
   ["retry_multiplier", "… each time so many times as long", "by steps", "x-delayed-retry-multiplier"],
   ["ack_timeout_ms", "Acknowledged within", "milliseconds", "x-consumer-timeout"],
 ];
-const NEVER_ZERO = ["expires_ms", "retry_min_ms", "retry_max_ms", "retry_multiplier"];
+/** What a declaration says and no policy. */
+const DECLARED = ["priority_max"];
+const NEVER_ZERO = ["priority_max", "expires_ms", "retry_min_ms", "retry_max_ms", "retry_multiplier"];
 const TEXTS = [
   ["dead_letter_exchange", "Dropped ones go to exchange", "nowhere", "x-dead-letter-exchange"],
   ["dead_letter_key", "… with routing key", "their own", "x-dead-letter-routing-key"],
@@ -44,7 +47,7 @@ export const OF_QUEUES = ["mode", "overflow", ...NUMBERS.filter(([, , , argument
 
 /** Fields for everything that can be set; `only` names those that make sense here. */
 export function LimitFields({ settings = {}, only = null }) {
-  const shown = (name) => !only || only.includes(name);
+  const shown = (name) => (only ? only.includes(name) : !DECLARED.includes(name));
   const numbers = NUMBERS.filter(([name]) => shown(name));
   const texts = TEXTS.filter(([name]) => shown(name));
   return html`<div class="pair">
@@ -101,6 +104,7 @@ export function limitWords(settings) {
     settings.capture?.length && ["Keeps", settings.capture.join(", ")],
     settings.overflow && ["Beyond that", OVERFLOWS[settings.overflow] ?? settings.overflow],
     settings.delivery_limit != null && ["May come back", `${count(settings.delivery_limit)} times`],
+    settings.priority_max != null && ["Priorities", `0 to ${settings.priority_max}, the highest first`],
     settings.retry_min_ms != null && ["One that came back waits", `${duration(settings.retry_min_ms)}${settings.retry_multiplier != null ? `, each time ${settings.retry_multiplier} times as long` : " more each time"}${settings.retry_max_ms != null ? `, at most ${duration(settings.retry_max_ms)}` : ""}`],
     settings.ack_timeout_ms != null && ["Acknowledged within", settings.ack_timeout_ms === 0 ? "any time" : duration(settings.ack_timeout_ms)],
     to != null && ["Dropped ones go to", `${to || "(default)"}${settings.dead_letter_key != null ? ` with key ${settings.dead_letter_key}` : ""}`],

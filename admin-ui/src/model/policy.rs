@@ -48,6 +48,9 @@ pub struct PolicySettings {
     /// How often a message may come back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_limit: Option<u32>,
+    /// Messages of a higher priority go out first, up to this one. A declaration's only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_max: Option<u8>,
     /// Exchange that gets what is dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_exchange: Option<String>,

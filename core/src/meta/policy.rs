@@ -160,10 +160,12 @@ impl Settings {
             };
         }
         let unset = |mode| mode == default.mode;
+        // What has levels keeps no order of keys.
+        let fits = |mode: &Mode| declared.priority_max.is_none() || *mode != Mode::KeyShared;
         StreamLimits {
             auto_delete: declared.auto_delete,
             mode: match unset(declared.mode) {
-                true => self.mode.unwrap_or(declared.mode),
+                true => self.mode.filter(fits).unwrap_or(declared.mode),
                 false => declared.mode,
             },
             expires_ms: lower(declared.expires_ms, self.expires_ms),
@@ -176,6 +178,8 @@ impl Settings {
                 false => declared.overflow,
             },
             delivery_limit: lower(declared.delivery_limit, self.delivery_limit),
+            // It says which streams there are, so no policy changes it.
+            priority_max: declared.priority_max,
             dead_letter: declared
                 .dead_letter
                 .clone()

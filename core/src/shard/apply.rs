@@ -96,7 +96,9 @@ impl<B: Place> Shard<B> {
         }
         let (id, vhost) = (stream.id, stream.vhost);
         self.account(stream.is_queue(), Volume::default(), stream.kept());
-        self.limiter.watch(&stream);
+        if id.rank() == 0 {
+            self.limiter.watch(&stream);
+        }
         self.delays.watch(&stream);
         if let Some(session) = stream.session() {
             let (ends, due) = (session.ends(), wills::due(session));
@@ -112,14 +114,16 @@ impl<B: Place> Shard<B> {
         });
         self.streams[place as usize] = Some(Box::new(stream));
         self.by_id.insert(id, place);
+        self.level_came(id, place);
         if let Some(name) = name {
             self.sessions.insert(name, place);
         }
         place
     }
 
-    /// Takes a stream out of everything; returns how many messages were ready.
+    /// Takes a stream and its levels out of everything; returns how many messages were ready.
     pub(super) fn remove(&mut self, id: StreamId) -> Option<u64> {
+        let below = self.remove_levels(id);
         let place = self.by_id.remove(&id)?;
         let mut stream = self.streams[place as usize].take()?;
         self.vacant.push(place);
@@ -184,7 +188,7 @@ impl<B: Place> Shard<B> {
             stream.each_weight(|weight| self.referred.remove(weight));
         }
         stream.bury();
-        Some(stream.ready())
+        Some(stream.ready() + below)
     }
 
     pub(super) fn answer(&mut self, mark: Mark, reply: ShardReply) {
@@ -229,9 +233,9 @@ impl<B: Place> Shard<B> {
             } => self.apply_create(mark, stream, vhost, name, limits.0),
             Change::DeleteStream { stream, only_if } => {
                 let more = only_if.is_some_and(|out| {
-                    self.stream_mut(stream).is_some_and(|stream| {
-                        let mut kept = stream.kept_offsets();
-                        kept.any(|offset| out.binary_search(&Offset(offset)).is_err())
+                    self.any_level(stream, |level| {
+                        let mut kept = level.kept_offsets();
+                        kept.any(|offset| out.binary_search(&level.outside(offset)).is_err())
                     })
                 });
                 if more {
@@ -242,7 +246,7 @@ impl<B: Place> Shard<B> {
                 self.answer(mark, ShardReply::Count(messages));
             }
             Change::Purge { stream, ranges } => {
-                let removed = self.remove_ranges(stream, &ranges);
+                let removed = self.remove_of_levels(stream, &ranges);
                 self.answer(mark, ShardReply::Count(removed));
             }
             Change::Settled { stream, ranges } => {
@@ -344,7 +348,7 @@ impl<B: Place> Shard<B> {
         self.answer(mark, ShardReply::Done);
     }
 
-    fn remove_ranges(&mut self, id: StreamId, ranges: &[(Offset, Offset)]) -> u64 {
+    pub(super) fn remove_ranges(&mut self, id: StreamId, ranges: &[(Offset, Offset)]) -> u64 {
         if id.is_delayed() {
             self.forget_due(id, ranges);
         }

@@ -45,6 +45,16 @@ impl<B: Place> Shard<B> {
         self.away.streams.insert(stream);
     }
 
+    /// Whether a stream waits for its next message.
+    pub(super) fn is_paused(&self, stream: StreamId) -> bool {
+        self.away.streams.contains(&stream)
+    }
+
+    /// A stream is tried again.
+    pub(super) fn unpause(&mut self, stream: StreamId) {
+        self.away.streams.remove(&stream);
+    }
+
     /// The answer has to wait for a message.
     pub(super) fn ask_later(
         &mut self,
@@ -118,6 +128,7 @@ impl<B: Place> Shard<B> {
                 // As good as empty, for now: a refusal would cost whoever takes single messages its connection.
                 Question::Get { stream, .. } => {
                     let ready = self.stream_mut(stream).map_or(0, |stream| stream.ready());
+                    let ready = ready + self.beside(stream).entries;
                     Ok(ShardReply::Got(None, ready))
                 }
                 _ => Err(Refusal::new(

@@ -9,7 +9,7 @@ use crate::authority::{Action, Circumstances, Principal, Question, Resource};
 use crate::death::DeathReason;
 use crate::dispatch::{Choice, Reader, travel_units};
 use crate::gateway::Delivery;
-use crate::id::{Now, Offset, StreamId, UnixMs};
+use crate::id::{Now, StreamId, UnixMs};
 use crate::limits::Mode;
 use crate::message::{Message, Quality};
 use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Fetched, Place, Shard, Store, Withheld};
@@ -44,11 +44,15 @@ impl<B: Place> Shard<B> {
                 }
                 continue;
             }
-            self.dispatch_stream(now, &mut stream, bodies);
-            if stream.session().is_none() {
-                self.enforce(now, &mut stream);
+            if stream.limits.priority_max.is_some() {
+                self.dispatch_levels(now, &mut stream, bodies);
+            } else {
+                self.dispatch_stream(now, &mut stream, bodies);
+                if stream.session().is_none() {
+                    self.enforce(now, &mut stream);
+                }
+                self.note_cursor(&stream);
             }
-            self.note_cursor(&stream);
             self.streams[place as usize] = Some(stream);
         }
         self.take_waiting();
@@ -77,7 +81,12 @@ impl<B: Place> Shard<B> {
         }
     }
 
-    fn dispatch_stream(&mut self, now: Now, stream: &mut Stream<B>, bodies: &mut dyn Bodies<B>) {
+    pub(super) fn dispatch_stream(
+        &mut self,
+        now: Now,
+        stream: &mut Stream<B>,
+        bodies: &mut dyn Bodies<B>,
+    ) {
         if stream.next_owed().is_some() && !self.hand_out_owed(stream) {
             return;
         }
@@ -287,7 +296,7 @@ impl<B: Place> Shard<B> {
         };
         let delivery = Delivery {
             consumer: key.tag,
-            offset: Offset(offset),
+            offset: stream.outside(offset),
             attempt,
             quality,
             retain,
@@ -301,7 +310,10 @@ impl<B: Place> Shard<B> {
 
     /// Drops what has ended at the head of a stream, so that counts tell what is there.
     pub(crate) fn drop_expired(&mut self, now: UnixMs, id: StreamId) {
-        self.with_stream(id, |shard, stream| shard.bury_ended_first(now, stream));
+        self.with_levels(id, |shard, stream| {
+            shard.bury_ended_first(now, stream);
+            true
+        });
     }
 
     /// Whether this principal may be handed messages of this address.

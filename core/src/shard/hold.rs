@@ -13,6 +13,7 @@ use crate::error::ErrorKind;
 use crate::id::{Sequence, StreamId, VhostId, WorkerId};
 use crate::message::{Message, Quality};
 use crate::port::{Extra, ShardEvent};
+use crate::stream::Stream;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -50,10 +51,11 @@ impl<B: Place> Shard<B> {
         }
         let bytes = message.body.len() as u64;
         streams.iter().copied().find(|id| {
-            self.waits.streams.contains_key(id)
-                || self
-                    .stream_mut(*id)
-                    .is_some_and(|stream| stream.limits.holds() && !stream.takes_one_more(bytes))
+            let beside = self.beside(*id);
+            let full = |stream: &mut Stream<B>| {
+                stream.limits.holds() && !stream.takes_one_more(bytes, beside)
+            };
+            self.waits.streams.contains_key(id) || self.stream_mut(*id).is_some_and(full)
         })
     }
 

@@ -137,9 +137,9 @@ impl<B: Place> Shard<B> {
 
     /// Everything a reader holds comes back.
     pub(super) fn give_all_back(&mut self, id: StreamId, key: ConsumerKey) {
-        self.with_stream(id, |shard, stream| {
+        self.with_levels(id, |shard, stream| {
             let Some(number) = stream.readers.find(key).map(|reader| reader.number) else {
-                return;
+                return false;
             };
             match stream.limits.delivery_limit {
                 None => {
@@ -151,11 +151,25 @@ impl<B: Place> Shard<B> {
                     }
                 }
             }
+            true
         });
     }
 
     /// What the limits of a queue or group ask after as much as possible was handed out.
     pub(super) fn enforce(&mut self, now: Now, stream: &mut Stream<B>) {
+        self.enforce_times(now, stream);
+        if stream.limits.drops_oldest() {
+            while stream.is_over(stream.ready_volume())
+                && let Some(oldest) = stream.oldest_ready()
+            {
+                self.bury(stream, oldest, DeathReason::Overflow);
+            }
+        }
+        self.arm(stream);
+    }
+
+    /// Drops what has ended and had its chance.
+    pub(super) fn enforce_times(&mut self, now: Now, stream: &mut Stream<B>) {
         if stream.bounds.fleeting {
             stream.bounds.fleeting = false;
             for offset in stream.bounds.seen..stream.end() {
@@ -166,13 +180,10 @@ impl<B: Place> Shard<B> {
         }
         stream.bounds.seen = stream.end();
         self.bury_ended_first(now.unix, stream);
-        if stream.limits.drops_oldest() {
-            while stream.is_over()
-                && let Some(oldest) = stream.oldest_ready()
-            {
-                self.bury(stream, oldest, DeathReason::Overflow);
-            }
-        }
+    }
+
+    /// Notes when something of a stream ends next.
+    pub(super) fn arm(&mut self, stream: &mut Stream<B>) {
         let first = stream.next().and_then(|offset| stream.entry(offset));
         let due = first.map(|entry| entry.expires).unwrap_or_default();
         self.limiter.arm(stream.id, &mut stream.bounds, due);
@@ -279,7 +290,7 @@ impl<B: Place> Shard<B> {
         self.set_mode(id, limits.mode);
         if let Some(stream) = self.streams[place as usize].as_deref_mut() {
             stream.touch();
-            stream.limits = limits.into();
+            stream.limits = limits.clone().into();
             self.limiter.watch(stream);
             if stream.replays() {
                 // The next look finds when the oldest is too old now.
@@ -287,6 +298,7 @@ impl<B: Place> Shard<B> {
             }
             self.list(place);
         }
+        self.limit_levels(id, &limits);
         self.answer(mark, ShardReply::Done);
     }
 
@@ -314,11 +326,11 @@ impl<B: Place> Shard<B> {
                 takers.push(*id);
                 continue;
             }
-            let journalled = self.journalled();
+            let (journalled, beside) = (self.journalled(), self.beside(*id));
             let Some(stream) = self.stream_mut(*id) else {
                 continue;
             };
-            if stream.takes_one_more(bytes) || (stream.limits.holds() && at_once) {
+            if stream.takes_one_more(bytes, beside) || (stream.limits.holds() && at_once) {
                 if journalled {
                     stream.bounds.coming.entries += 1;
                     stream.bounds.coming.bytes += bytes;

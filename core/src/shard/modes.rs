@@ -49,7 +49,9 @@ impl<B: Place> Shard<B> {
         let Some(stream) = self.stream_mut(id) else {
             return;
         };
-        for key in stream.set_mode(mode) {
+        let surplus = stream.set_mode(mode);
+        self.recall_levels(id);
+        for key in surplus {
             self.detach(id, key, true);
             if let Some(live) = self.live.get_mut(&key.connection) {
                 live.readers.retain(|held| *held != (id, key));

@@ -8,7 +8,7 @@
 //! Owns: looking, twice a second, at readers that hold something. Never: how long each has (`dispatch/unsettled.rs`).
 
 use super::{Place, Shard};
-use crate::id::MonotonicMs;
+use crate::id::{MonotonicMs, Offset};
 use crate::port::{ConsumerKey, ShardEvent};
 use crate::stream::Stream;
 
@@ -32,9 +32,12 @@ impl<B: Place> Shard<B> {
             return;
         }
         if let Some(reader) = stream.readers.at(place)
-            && reader.unsettled.get_or_insert_default().note(offset)
+            && reader
+                .unsettled
+                .get_or_insert_default()
+                .note(Offset::of_level(stream.id.rank(), offset).0)
         {
-            self.watched.push((stream.id, reader.key));
+            self.watched.push((stream.id.whole(), reader.key));
         }
     }
 
@@ -71,7 +74,8 @@ impl<B: Place> Shard<B> {
         let Some(mut unsettled) = reader.unsettled.take() else {
             return false;
         };
-        let since = unsettled.look(now, |offset| stream.is_held_by(offset, number));
+        let held = |offset| self.is_held_in(stream, Offset(offset), number);
+        let since = unsettled.look(now, held);
         let overdue = match (since, limit) {
             (Some(since), Some(ms)) if since.after(ms) <= now => Some(ms),
             (Some(_), Some(_)) => None,

@@ -10,40 +10,14 @@ mod stat;
 
 pub(super) use stat::{stat, totals};
 
-use super::seek::place_in;
 use super::values::PageOf;
 use super::{Bodies, NotYet, Place, Shard, Store};
 use crate::error::{ErrorKind, Refusal};
-use crate::id::{Now, Offset, Sequence, StreamId, WorkerId};
-use crate::port::{Question, ReadingKey, SeekTo, ShardReply, Ticket};
+use crate::id::{Now, Sequence, WorkerId};
+use crate::port::{Question, ReadingKey, ShardReply, Ticket};
 use crate::record::{AsJson, Change, Mark};
 
 impl<B: Place> Shard<B> {
-    /// The first messages of a stream from a place on, without taking them.
-    fn peek(
-        &mut self,
-        stream: StreamId,
-        from: SeekTo,
-        count: u32,
-        bodies: &mut dyn Bodies<B>,
-    ) -> Result<Result<ShardReply, Refusal>, NotYet> {
-        let Some(stream) = self.stream_mut(stream) else {
-            return Ok(Err(no_stream()));
-        };
-        let from = place_in(stream, from, bodies)?;
-        let present = stream.present_from(from).take(count as usize);
-        let places: Vec<_> = present
-            .map(|(offset, tries, entry)| (offset, tries, entry.body))
-            .collect();
-        let mut read = Vec::with_capacity(places.len());
-        for (offset, tries, body) in places {
-            if let Some(message) = bodies.fetch(&body).here()? {
-                read.push((Offset(offset), tries, message));
-            }
-        }
-        Ok(Ok(ShardReply::Messages(read)))
-    }
-
     pub(super) fn ask(
         &mut self,
         now: Now,
@@ -95,8 +69,8 @@ impl<B: Place> Shard<B> {
                     let why = format!("messages are not removed from stream '{}'", stream.name);
                     Err(Refusal::new(ErrorKind::NotSupported, why))
                 }
-                Some(stream) => {
-                    let ranges = stream.leave_ready();
+                Some(_) => {
+                    let ranges = self.leave_ready(id);
                     return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
                 }
                 None => Err(no_stream()),
@@ -120,18 +94,15 @@ impl<B: Place> Shard<B> {
             },
             Question::Stat { stream } => {
                 self.drop_expired(now.unix, stream);
-                match self.stream_mut(stream) {
-                    Some(stream) => Ok(ShardReply::Stat(Box::new(stat(stream)))),
+                match self.stat(stream) {
+                    Some(stat) => Ok(ShardReply::Stat(Box::new(stat))),
                     None => Err(no_stream()),
                 }
             }
             Question::StatAll => {
-                let all = self
-                    .streams
-                    .iter()
-                    .flatten()
-                    .map(|stream| stat(stream))
-                    .collect();
+                let ids = self.streams.iter().flatten().map(|stream| stream.id);
+                let whole = ids.filter(|id| id.rank() == 0);
+                let all = whole.filter_map(|id| self.stat(id)).collect();
                 Ok(ShardReply::Stats(all))
             }
             Question::Totals => {

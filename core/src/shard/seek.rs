@@ -6,12 +6,14 @@
 //! Owns: finding the place, taking back.
 //! Never: how leaving is recorded (`apply.rs`).
 
+use super::levels::outside;
 use super::questions::no_stream;
 use super::{Bodies, NotYet, Place, Shard};
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, UnixMs};
 use crate::port::SeekTo;
 use crate::stream::{Ranges, Stream};
+use std::cmp::Ordering;
 
 impl<B: Place> Shard<B> {
     /// Moves the subscription; what is to leave the stream.
@@ -22,7 +24,7 @@ impl<B: Place> Shard<B> {
         bodies: &mut dyn Bodies<B>,
     ) -> Result<Result<Ranges, Refusal>, NotYet> {
         let place = self.by_id.get(&id).copied();
-        let stream = place.and_then(|place| self.streams[place as usize].as_deref_mut());
+        let stream = place.and_then(|place| self.streams[place as usize].as_deref());
         let (Some(place), Some(stream)) = (place, stream) else {
             return Ok(Err(no_stream()));
         };
@@ -34,19 +36,34 @@ impl<B: Place> Shard<B> {
             let why = "each reader of a stream has a place of its own";
             return Ok(Err(Refusal::new(ErrorKind::NotSupported, why)));
         }
-        let target = place_in(stream, to, bodies)?;
-        for holder in stream.take_back(target) {
-            stream.readers.lighten(holder);
-        }
-        let before = stream.ready();
-        let ranges = stream.leave_below(target);
-        stream.tally.settled += before - stream.ready();
+        // All places first: one of them may not be known yet.
+        let mut targets = Vec::new();
+        let mut known = Ok(());
+        self.with_levels(id, |_, level| {
+            let target = place_in(level, to, bodies);
+            known = target.map(|target| targets.push(target));
+            known.is_ok()
+        });
+        known?;
+        let mut targets = targets.into_iter();
+        let mut all = Ranges::new();
+        self.with_levels(id, |_, level| {
+            let target = targets.next().unwrap_or(0);
+            for holder in level.take_back(target) {
+                level.readers.lighten(holder);
+            }
+            let before = level.ready();
+            let ranges = level.leave_below(target);
+            level.tally.settled += before - level.ready();
+            all.extend(outside(level, &ranges));
+            true
+        });
         self.list(place);
-        Ok(Ok(ranges))
+        Ok(Ok(all))
     }
 }
 
-/// The offset of a place.
+/// The offset of a place; in a queue with priorities, the one at which it lies in this level.
 pub(super) fn place_in<B: Place>(
     stream: &Stream<B>,
     to: SeekTo,
@@ -57,7 +74,11 @@ pub(super) fn place_in<B: Place>(
         SeekTo::Start => 0,
         SeekTo::Last => stream.end().saturating_sub(1),
         SeekTo::End => stream.end(),
-        SeekTo::Offset(offset) => offset.0.min(stream.end()),
+        SeekTo::Offset(offset) => match offset.rank().cmp(&stream.id.rank()) {
+            Ordering::Less => 0,
+            Ordering::Equal => offset.place().min(stream.end()),
+            Ordering::Greater => stream.end(),
+        },
         SeekTo::Time(time) => first_since(stream, time, bodies)?,
     })
 }

@@ -37,6 +37,14 @@ impl<B: Place> Shard<B> {
         let Some(&place) = self.by_id.get(&id) else {
             return;
         };
+        if first.rank() != 0 {
+            self.settles_since.get_or_insert(now.monotonic);
+            let range = (first.place(), last.place());
+            self.with_level(id, first.rank(), |shard, level| {
+                shard.settle_held(level, key, range, outcome);
+            });
+            return self.list(place);
+        }
         let Some(mut stream) = self.streams[place as usize].take() else {
             return;
         };
@@ -45,6 +53,23 @@ impl<B: Place> Shard<B> {
             self.streams[place as usize] = Some(stream);
             return self.list(place);
         }
+        self.settle_held(&mut stream, key, (first.0, last.0), outcome);
+        self.settles_since.get_or_insert(now.monotonic);
+        let more = stream.has_next();
+        self.streams[place as usize] = Some(stream);
+        if more {
+            self.list(place);
+        }
+    }
+
+    /// What a reader holds of a stream in a range is settled.
+    fn settle_held(
+        &mut self,
+        stream: &mut Stream<B>,
+        key: ConsumerKey,
+        (first, last): (u64, u64),
+        outcome: Outcome,
+    ) {
         let known = stream.readers.find(key).map(|reader| {
             reader.silent = false;
             // What a reader leaves behind that was detached is ready at once. One that takes single messages is never
@@ -53,20 +78,20 @@ impl<B: Place> Shard<B> {
         });
         if let Some((number, waits)) = known {
             let mut count = 0;
-            let top = last.0.min(stream.end().saturating_sub(1));
-            for offset in first.0..=top {
+            let top = last.min(stream.end().saturating_sub(1));
+            for offset in first..=top {
                 if !stream.is_held_by(offset, number) {
                     continue;
                 }
                 count += 1;
                 match outcome {
-                    Outcome::Released => self.give_back(&mut stream, offset, waits),
+                    Outcome::Released => self.give_back(stream, offset, waits),
                     Outcome::Accepted => {
                         stream.tally.settled += 1;
-                        self.dismiss(&mut stream, offset);
+                        self.dismiss(stream, offset);
                     }
                     Outcome::Rejected => {
-                        self.bury(&mut stream, offset, DeathReason::Rejected);
+                        self.bury(stream, offset, DeathReason::Rejected);
                     }
                 }
             }
@@ -81,19 +106,17 @@ impl<B: Place> Shard<B> {
                 }
             }
         }
-        self.settles_since.get_or_insert(now.monotonic);
-        let more = stream.has_next();
-        self.streams[place as usize] = Some(stream);
-        if more {
-            self.list(place);
-        }
     }
 
     /// What only the leader knows to be out of the stream's hands: with a reader, or on its way out.
     pub(super) fn out_offsets(&mut self, id: StreamId) -> Vec<Offset> {
-        self.stream_mut(id)
-            .map(|stream| stream.out_offsets())
-            .unwrap_or_default()
+        let mut all = Vec::new();
+        self.with_levels(id, |_, level| {
+            let out = level.out_offsets().into_iter();
+            all.extend(out.map(|offset| level.outside(offset.0)));
+            true
+        });
+        all
     }
 
     pub(super) fn gone(&mut self, now: Now, connection: ConnectionId) {

@@ -143,20 +143,29 @@ impl<B: Place> Stream<B> {
         }
     }
 
-    /// Whether more is ready than may be.
-    pub fn is_over(&self) -> bool {
-        self.allows_not(self.ready(), self.ready_bytes)
+    /// What is ready, with the bytes of the bodies.
+    pub fn ready_volume(&self) -> Volume {
+        Volume {
+            entries: self.ready(),
+            bytes: self.ready_bytes,
+        }
     }
 
-    /// Whether a message of so many bytes would still find room, after what was let in before it.
-    pub fn takes_one_more(&self, bytes: u64) -> bool {
-        let all = self.ready() + self.bounds.coming.entries + 1;
+    /// Whether so much is more than may be ready.
+    pub fn is_over(&self, ready: Volume) -> bool {
+        self.allows_not(ready.entries, ready.bytes)
+    }
+
+    /// Whether a message of so many bytes would still find room, after what was let in before it and with what takes
+    /// room beside the stream's own ready messages.
+    pub fn takes_one_more(&self, bytes: u64, beside: Volume) -> bool {
+        let all = self.ready() + beside.entries + self.bounds.coming.entries + 1;
         // What a reader is handed at once is never in the way.
         let only_lead = matches!(self.limits.mode, Mode::Exclusive | Mode::Failover);
         let staying = all.saturating_sub(self.readers.room(only_lead));
         let staying_bytes = match staying {
             0 => 0,
-            _ => self.ready_bytes + self.bounds.coming.bytes + bytes,
+            _ => self.ready_bytes + beside.bytes + self.bounds.coming.bytes + bytes,
         };
         !self.allows_not(staying, staying_bytes)
     }

@@ -170,6 +170,10 @@ fn settings(given: PolicySettings) -> Done<Settings> {
         }
         None => None,
     };
+    if given.priority_max.is_some() {
+        let why = "priority_max is what a queue is declared with (x-max-priority), not a policy";
+        return Err(BackendError::Invalid(why.to_owned()));
+    }
     let mode = given.mode.map(|word| meant("mode", &MODES, &word));
     let overflow = given
         .overflow
@@ -208,6 +212,7 @@ pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
         age_max_ms: limits.age_max_ms,
         overflow,
         delivery_limit: limits.delivery_limit,
+        priority_max: limits.priority_max,
         dead_letter_exchange,
         dead_letter_key,
         capture: None,
@@ -251,6 +256,7 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
             age_max_ms: settings.age_max_ms,
             overflow: settings.overflow.map(|word| overflow_word(word).to_owned()),
             delivery_limit: settings.delivery_limit,
+            priority_max: None,
             dead_letter_exchange,
             dead_letter_key,
             capture: settings.capture.as_ref().map(|filters| {

@@ -215,6 +215,9 @@ pub struct QueueFlags {
     auto_delete: bool,
     #[command(flatten)]
     limits: LimitFlags,
+    /// Messages of higher priorities go out first, up to this one; 10 or less is advised
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u8).range(1..))]
+    priority_max: Option<u8>,
     /// An argument as applications write it, such as x-queue-type=quorum; may be given several times
     #[arg(long = "argument", value_name = "NAME=VALUE")]
     arguments: Vec<Argument>,
@@ -225,6 +228,9 @@ impl QueueFlags {
     fn arguments(&self) -> Map<String, Value> {
         let mut all = object(&self.arguments);
         all.extend(self.limits.arguments());
+        if let Some(most) = self.priority_max {
+            all.insert("x-max-priority".to_owned(), most.into());
+        }
         all
     }
 }

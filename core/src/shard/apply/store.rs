@@ -69,18 +69,30 @@ impl<B: Place> Shard<B> {
             let Some(&at) = self.by_id.get(id) else {
                 continue;
             };
-            let Some(stream) = self.streams[at as usize].as_deref_mut() else {
+            let Some(mut stream) = self.streams[at as usize].as_deref_mut() else {
                 continue;
             };
+            if let Some(max) = stream.limits.priority_max {
+                stream.came(u32::try_from(message.body.len()).unwrap_or(u32::MAX));
+                let level = self.level_for(at, max, message.priority);
+                let Some(found) = self.streams[level as usize].as_deref_mut() else {
+                    continue;
+                };
+                stream = found;
+            }
             let mut entry = entry(stream, message.quality, 0, false, false);
             entry.expires = end_of(message, &stream.limits, clock);
             stream.note_end(entry.expires, clock);
-            stream.came(entry.body_bytes);
+            if stream.limits.priority_max.is_none() {
+                stream.came(entry.body_bytes);
+            }
             self.queues.bytes += u64::from(entry.cost_bytes);
             self.queues.entries += 1;
             stream.push(entry);
             (taken, entries) = (true, entries + 1);
-            if !stream.listed {
+            if stream.id.rank() != 0 {
+                self.list(at);
+            } else if !stream.listed {
                 stream.listed = true;
                 self.list.push(at);
             }

@@ -9,11 +9,12 @@ use crate::authority::Principal;
 use crate::dispatch::Reader;
 use crate::error::{ErrorKind, Refusal};
 use crate::gateway::Delivery;
-use crate::id::{Now, Offset, StreamId};
+use crate::id::{Now, StreamId};
 use crate::limits::Mode;
 use crate::port::{Attach, ConsumerKey, ShardReply};
 use crate::shard::replay::cursor_for;
 use crate::shard::{Bodies, Fetched, NotYet, Place, Shard};
+use crate::stream::Stream;
 use std::sync::Arc;
 
 impl<B: Place> Shard<B> {
@@ -46,6 +47,7 @@ impl<B: Place> Shard<B> {
             ..Reader::new(attach.consumer, attach.principal, attach.vhost)
         });
         stream.recall_aside();
+        self.recall_levels(attach.stream);
         let live = self.live.entry(attach.consumer.connection).or_default();
         live.readers.push((attach.stream, attach.consumer));
         if let Some(&place) = self.by_id.get(&attach.stream) {
@@ -63,9 +65,7 @@ impl<B: Place> Shard<B> {
         bodies: &mut dyn Bodies<B>,
     ) -> Result<Result<ShardReply, Refusal>, NotYet> {
         let receives_all = self.receives_all(&principal, &vhost);
-        let place = self.by_id.get(&id).map(|place| *place as usize);
-        let stream = place.and_then(|place| self.streams[place].take());
-        let (Some(place), Some(mut stream)) = (place, stream) else {
+        let Some(stream) = self.stream_mut(id) else {
             return Ok(Err(no_stream()));
         };
         if stream.replays() {
@@ -73,12 +73,30 @@ impl<B: Place> Shard<B> {
                 "messages are not taken singly from stream '{}'",
                 stream.name
             );
-            self.streams[place] = Some(stream);
             return Ok(Err(Refusal::new(ErrorKind::NotSupported, why)));
         }
         let mut got = Ok(None);
+        self.with_levels(id, |shard, level| {
+            let who = (key, &principal, &vhost, receives_all);
+            got = shard.get_from(now, level, who, presettled, bodies);
+            matches!(got, Ok(None))
+        });
+        let ready = self.stream_mut(id).map_or(0, |stream| stream.ready());
+        let ready = ready + self.beside(id).entries;
+        Ok(Ok(ShardReply::Got(got?, ready)))
+    }
+
+    fn get_from(
+        &mut self,
+        now: Now,
+        stream: &mut Stream<B>,
+        (key, principal, vhost, receives_all): (ConsumerKey, &Arc<Principal>, &Arc<str>, bool),
+        presettled: bool,
+        bodies: &mut dyn Bodies<B>,
+    ) -> Result<Option<Delivery>, NotYet> {
+        let mut got = Ok(None);
         loop {
-            let offset = match self.next_single(now, &mut stream, key, bodies) {
+            let offset = match self.next_single(now, stream, key, bodies) {
                 Ok(Some(offset)) => offset,
                 Ok(None) => break,
                 Err(later) => {
@@ -103,15 +121,16 @@ impl<B: Place> Shard<B> {
             };
             if entry.by_topic
                 && !receives_all
-                && !self.may_receive(&principal, &vhost, &message.address)
+                && !self.may_receive(principal, vhost, &message.address)
             {
-                self.withhold(&principal, &message.address);
+                self.withhold(principal, &message.address);
                 stream.set_aside(offset);
                 continue;
             }
+            let named = stream.outside(offset);
             let delivery = |attempt| Delivery {
                 consumer: key.tag,
-                offset: Offset(offset),
+                offset: named,
                 attempt,
                 quality: entry.quality,
                 retain: entry.retain,
@@ -124,16 +143,18 @@ impl<B: Place> Shard<B> {
                 let attempt = stream.attempts(offset) + 1;
                 stream.tally.delivered += 1;
                 stream.tally.settled += 1;
-                self.dismiss(&mut stream, offset);
+                self.dismiss(stream, offset);
                 got = Ok(Some(delivery(attempt)));
             } else {
                 if stream.readers.find(key).is_none() {
-                    stream.readers.add(Reader::new(key, principal, vhost));
+                    stream
+                        .readers
+                        .add(Reader::new(key, principal.clone(), vhost.clone()));
                     self.live
                         .entry(key.connection)
                         .or_default()
                         .readers
-                        .push((id, key));
+                        .push((stream.id.whole(), key));
                 }
                 let number = stream.readers.find(key).map_or(0, |reader| {
                     reader.held += 1;
@@ -141,15 +162,13 @@ impl<B: Place> Shard<B> {
                 });
                 got = Ok(Some(delivery(stream.hold(offset, number))));
                 if let Some(place) = stream.readers.place_of(key) {
-                    self.note_unsettled(&mut stream, place, offset);
+                    self.note_unsettled(stream, place, offset);
                 }
             }
             break;
         }
         stream.recall_aside();
-        let ready = stream.ready();
-        self.note_cursor(&stream);
-        self.streams[place] = Some(stream);
-        Ok(Ok(ShardReply::Got(got?, ready)))
+        self.note_cursor(stream);
+        got
     }
 }

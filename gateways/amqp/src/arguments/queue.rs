@@ -21,7 +21,9 @@ use crate::wire::table::{Table, Value};
 const QUORUM_DELIVERY_LIMIT: u32 = 20;
 
 /// Arguments of a queue that ask for something not built.
-const NOT_BUILT: [&str; 2] = ["x-max-priority", "x-message-deduplication"];
+const NOT_BUILT: [&str; 1] = ["x-message-deduplication"];
+/// The most levels that other brokers allow.
+const PRIORITY_MAX: u64 = 255;
 
 /// Arguments of a queue that messages leave when they were read, which a stream does not have.
 const NOT_OF_STREAMS: [&str; 19] = [
@@ -249,6 +251,12 @@ impl Reading {
             }
             "x-delivery-limit" => limits.delivery_limit = delivery_limit(name, value)?,
             "x-overflow" => limits.overflow = overflow(self.kind, name, value)?,
+            "x-max-priority" => {
+                // Quorum queues have levels of their own making elsewhere, and do not take this there either.
+                only(self.kind, QueueKind::Classic, name)?;
+                let most = within(name, value, 0, PRIORITY_MAX)?;
+                limits.priority_max = u8::try_from(most).ok().filter(|most| *most > 0);
+            }
             "x-consumer-timeout" => limits.ack_timeout_ms = Some(number(name, value, 0)?),
             "x-delayed-retry-min" => self.retry.min_ms = number(name, value, 1)?,
             "x-delayed-retry-max" => self.retry.max_ms = Some(number(name, value, 1)?),
@@ -351,6 +359,12 @@ impl Reading {
                 ));
             }
         };
+        if self.limits.mode == Mode::KeyShared && self.limits.priority_max.is_some() {
+            return Err(invalid(
+                "x-max-priority",
+                "does not go with 'x-subscription-mode' 'key_shared', which keeps the order of each key",
+            ));
+        }
         Ok(self.limits)
     }
 }
@@ -365,9 +379,9 @@ fn only(kind: QueueKind, wanted: QueueKind, name: &str) -> Result<(), AmqpError>
     }
 }
 
-fn within(name: &str, value: Value<'_>, least: u64, most: u64) -> Result<(), AmqpError> {
+fn within(name: &str, value: Value<'_>, least: u64, most: u64) -> Result<u64, AmqpError> {
     match number(name, value, least)? {
-        number if number <= most => Ok(()),
+        number if number <= most => Ok(number),
         _ => Err(invalid(name, &format!("must be at most {most}"))),
     }
 }
@@ -493,6 +507,7 @@ mod tests {
                 overflow: Overflow::RejectAndDeadLetter,
                 delivery_limit: Some(3),
                 age_max_ms: None,
+                priority_max: None,
                 dead_letter: None,
                 retry: None,
                 ack_timeout_ms: None,
@@ -565,17 +580,42 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_refused_by_name() {
-        for (name, value) in [
-            ("x-max-priority", Value::I32(10)),
-            ("x-message-deduplication", Value::Bool(true)),
+        let name = "x-message-deduplication";
+        let error = read(&[(name, Value::Bool(true))]).unwrap_err();
+        assert_eq!(
+            (error.code, error.scope),
+            (ReplyCode::NOT_IMPLEMENTED, Scope::Connection)
+        );
+        assert!(error.text.contains(name));
+    }
+
+    #[test]
+    fn priorities_are_1_to_255_of_classic_queues_and_not_by_key() {
+        let most = |number| limits(&[("x-max-priority", Value::I32(number))]).priority_max;
+        assert_eq!(
+            [0, 1, 10, 255].map(most),
+            [None, Some(1), Some(10), Some(255)]
+        );
+        let priority = ("x-max-priority", Value::I32(10));
+        for wrong in [
+            &[("x-max-priority", Value::I32(256))][..],
+            &[("x-max-priority", Value::I32(-1))],
+            &[("x-max-priority", Value::text("10"))],
+            &[priority, ("x-queue-type", Value::text("quorum"))],
+            &[priority, ("x-subscription-mode", Value::text("key_shared"))],
         ] {
-            let error = read(&[(name, value)]).unwrap_err();
+            let error = read(wrong).unwrap_err();
             assert_eq!(
                 (error.code, error.scope),
-                (ReplyCode::NOT_IMPLEMENTED, Scope::Connection)
+                (ReplyCode::PRECONDITION_FAILED, Scope::Channel)
             );
-            assert!(error.text.contains(name));
+            assert!(error.text.contains("x-max-priority"), "{}", error.text);
         }
+        let single = limits(&[priority, ("x-single-active-consumer", Value::Bool(true))]);
+        assert_eq!(
+            (single.mode, single.priority_max),
+            (Mode::Failover, Some(10))
+        );
     }
 
     #[test]

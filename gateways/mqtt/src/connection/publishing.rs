@@ -22,7 +22,7 @@ use crate::address::to_address;
 use crate::codec::{Ack, PacketType, Publish, QoS, ReasonCode};
 use crate::delayed;
 use crate::inbound::Verdict;
-use crate::map::{ORIGIN, STREAM_TOPIC_ROOT, stream_address};
+use crate::map::{ORIGIN, STREAM_TOPIC_ROOT, priority, stream_address};
 use crate::reason;
 
 /// Publishes of a client before 5.0 that may be unfinished; only 5.0 has a receive maximum.
@@ -66,16 +66,17 @@ impl MqttConnection {
         };
         let expiry_s = publish.notes.message_expiry_s;
         let once = publish.qos == QoS::ExactlyOnce && self.is_durable();
+        let properties = publish.forwarded_properties();
         let message = Message {
             exchange,
-            properties: publish.forwarded_properties(),
+            priority: priority(&properties),
+            properties,
             address,
             origin_key: Bytes::new(),
             origin: ORIGIN,
             body: publish.payload,
             quality,
             retain: publish.retain,
-            priority: 0,
             published: now.unix,
             expires: expiry_s.map(|expiry_s| now.unix.after(u64::from(expiry_s) * 1000)),
             publisher: self.id,

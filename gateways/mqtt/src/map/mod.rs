@@ -91,6 +91,27 @@ impl PropertyCodec for MqttProperties {
     }
 }
 
+/// The priority that a block says, in a user property `amqp-priority`; 0 when it says none.
+#[inline]
+pub fn priority(block: &[u8]) -> u8 {
+    match block.is_empty() {
+        true => 0,
+        false => priority_in(block),
+    }
+}
+
+#[cold]
+fn priority_in(block: &[u8]) -> u8 {
+    let said = PropertyIter::over(block).find_map(|property| match property.value {
+        Wire::Pair(name, digits) if name.strip_prefix(FIELD_PREFIX) == Some("priority") => {
+            let number: u8 = digits.parse().ok()?;
+            (number.to_string() == digits).then_some(number)
+        }
+        _ => None,
+    });
+    said.unwrap_or_default()
+}
+
 /// A slice of the message's block; an empty one does not hold it.
 fn owned_or_empty(bytes: &[u8], owned: impl Fn(&[u8]) -> Bytes) -> Bytes {
     if bytes.is_empty() {

@@ -180,7 +180,7 @@ const fn uint_tag(bits: u8) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MqttProperties;
+    use super::super::{MqttProperties, priority};
     use super::*;
     use anabranch_core::message::{Message, Quality};
     use anabranch_core::properties::PropertyCodec;
@@ -277,6 +277,7 @@ mod tests {
             properties: block.clone().freeze(),
             ..Message::default()
         };
+        assert_eq!(priority(&message.properties), 0, "not as it is written");
         let neutral = MqttProperties.to_neutral(&message);
         assert_eq!(
             neutral.headers,
@@ -289,6 +290,17 @@ mod tests {
         let mut again = BytesMut::new();
         write_block(&neutral, "/", &mut again);
         assert_eq!(again, block);
+    }
+
+    #[test]
+    fn a_device_says_a_priority_as_it_would_be_told_one() {
+        for (said, expected) in [("0", 0), ("9", 9), ("255", 255), ("256", 0), ("+7", 0)] {
+            let mut block = BytesMut::new();
+            put_pair(&mut block, "n", "5");
+            put_pair(&mut block, "amqp-priority", said);
+            assert_eq!(priority(&block), expected, "{said}");
+        }
+        assert_eq!(priority(&[]), 0);
     }
 
     #[test]
