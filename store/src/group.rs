@@ -9,12 +9,13 @@ use crate::checkpoint::{CheckpointOpenError, CheckpointStats, Checkpoints};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskLock};
 use crate::journal::{
-    GivenBack, Journal, JournalOptions, JournalStats, OpenError, Packing, ReadError, WriteError,
-    WriterMode,
+    GivenBack, Journal, JournalOptions, JournalStats, OpenError, Packing, ReadError, TierCounts,
+    TierPlace, WriteError, WriterMode,
 };
 use crate::raft::{
     Answer, Applied, LogStore, Machine, NoPeers, Proposal, StateMachine, Types, config,
 };
+use crate::tier::Tier;
 use anabranch_core::id::{LogIndex, Position, UnixMs};
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
@@ -60,6 +61,8 @@ pub struct GroupOptions {
     pub seed: u64,
     /// How what is written is packed.
     pub packing: Packing,
+    /// Where sealed segments of the journal go, if they go anywhere.
+    pub tier: Option<Tier>,
 }
 
 impl GroupOptions {
@@ -74,6 +77,7 @@ impl GroupOptions {
             writer: WriterMode::Thread,
             seed: 1,
             packing: Packing::default(),
+            tier: None,
         }
     }
 }
@@ -166,6 +170,8 @@ pub struct GroupStats {
     pub outstanding_bytes: usize,
     /// Payload bytes that the tail holds in memory.
     pub tail_bytes: usize,
+    /// Where the journal's segments lie.
+    pub tier: TierCounts,
 }
 
 /// A handle to the group; clones share it.
@@ -262,6 +268,10 @@ impl<S: StateMachine> Group<S> {
                 writer: options.writer,
                 checkpoint: covered,
                 packing: options.packing.clone(),
+                tier: options.tier.clone().map(|tier| TierPlace {
+                    tier,
+                    shard: options.name.clone(),
+                }),
             },
         )?;
         let clock_floor = standing.map_or(0, |standing| standing.clock.0);
@@ -514,6 +524,7 @@ impl<S: StateMachine> Group<S> {
             checkpoint: self.inner.checkpoints.stats(),
             outstanding_bytes: self.inner.outstanding.bytes.load(Ordering::Relaxed),
             tail_bytes: self.inner.journal.tail_bytes(),
+            tier: self.inner.journal.tier_counts(),
         }
     }
 
@@ -524,6 +535,9 @@ impl<S: StateMachine> Group<S> {
         // A checkpoint under way is finished: nobody may write into the folder once the lock is free.
         let _no_checkpoint = inner.checkpointing.lock().await;
         inner.checkpoints.stop_folding();
+        if let Some(folder) = inner.journal.folder() {
+            folder.stop();
+        }
         let stop =
             DeterministicRng::<TokioRuntime>::scope(inner.options.seed, inner.raft.shutdown());
         if let Err(error) = stop.await {

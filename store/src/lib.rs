@@ -13,3 +13,4 @@ pub mod journal;
 pub mod raft;
 pub mod seal;
 pub mod shard;
+pub mod tier;

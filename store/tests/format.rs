@@ -27,6 +27,7 @@ fn the_document_has_every_row_of_every_format() {
         "journal/frame.rs",
         "journal/table.rs",
         "journal/released.rs",
+        "journal/tiered.rs",
         "checkpoint/manifest.rs",
         "checkpoint/run.rs",
         "checkpoint/index.rs",

@@ -35,6 +35,12 @@ pub enum OpenError {
         /// Why it does not open.
         source: KeyError,
     },
+    /// A part of it lies in an object store, and none is configured.
+    #[error("{path}: segments of this journal lie in an object store: store.tier.url must name it", path = path.display())]
+    NoTier {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Bytes that were once synced are not what they were. Nothing is cut; the shard must be
     /// repaired from a replica or from a backup.
     #[error("{path}: the journal is corrupt at log index {index} (position {position}): {what}; nothing was changed", path = path.display())]
@@ -104,7 +110,14 @@ pub enum ReadError {
     /// The bytes on disk fail their checksum.
     #[error("the frame at log index {0} is corrupt on disk")]
     Corrupt(LogIndex),
-    /// The disk failed.
+    /// The disk failed; or, of kind `WouldBlock`, see [`ReadError::is_away`].
     #[error("reading the journal: {0}")]
     Io(#[from] io::Error),
+}
+
+impl ReadError {
+    /// Whether the bytes lie in the object store and were asked for: they come later.
+    pub fn is_away(&self) -> bool {
+        matches!(self, ReadError::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
 }

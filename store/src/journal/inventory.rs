@@ -9,8 +9,11 @@ use super::meta::META_NAME;
 use super::released::{RELEASED_NAME, Released};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, segment_path};
 use super::table::{parse_table_name, table_path};
+use super::tiered::{Catalogue, TIERED_NAME, Tiered};
+use super::tiering::TierPlace;
 use crate::disk::{Disk, DiskFile};
 use crate::seal::{DataKey, Sealing};
+use crate::tier::{Folder, Object};
 use anabranch_core::id::{LogIndex, Position};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,6 +28,8 @@ pub(super) struct Inventory {
     tables: Vec<Position>,
     /// Segments that were released and whose files are still there, ascending.
     leftover: Vec<Position>,
+    /// What lies in the object store; `None` where there never was one.
+    pub(super) tiered: Option<Catalogue>,
     /// What was released; `None` in a folder in which nothing was, or by a server before this file.
     pub(super) released: Option<Released>,
 }
@@ -36,6 +41,8 @@ pub(super) struct SegmentAt {
     pub(super) header: SegmentHeader,
     /// The key of its frames, if they are sealed.
     pub(super) key: Option<Arc<DataKey>>,
+    /// When it lies in the object store: what it is there.
+    pub(super) object: Option<Object>,
 }
 
 impl Inventory {
@@ -54,12 +61,31 @@ impl Inventory {
             }
             read => read.map_err(OpenError::io(path))?,
         };
+        let path = dir.join(TIERED_NAME);
+        let tiered = match Catalogue::read(disk, dir) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let what = "the list of segments in the object store is not readable";
+                return Err(corrupt(path, 0, 0, what));
+            }
+            read => read.map_err(OpenError::io(path))?,
+        };
         let gone = |base: &Position| released.as_ref().is_some_and(|list| list.contains(*base));
-        let (leftover, bases) = found(parse_segment_name).into_iter().partition(gone);
+        let is_tiered = |base: Position| {
+            let listed = tiered.as_ref().and_then(|list| list.get(base));
+            listed.is_some()
+        };
+        // What is in the object store is there whole, as far as it is listed.
+        let (leftover, mut bases): (Vec<Position>, Vec<Position>) = found(parse_segment_name)
+            .into_iter()
+            .partition(|base| gone(base) || is_tiered(*base));
+        let away = tiered.iter().flat_map(Catalogue::bases);
+        bases.extend(away.filter(|base| !gone(base)));
+        bases.sort_unstable();
         Ok(Self {
             bases,
             tables: found(parse_table_name),
             leftover,
+            tiered,
             released,
             names,
         })
@@ -73,17 +99,54 @@ impl Inventory {
         self.tables.binary_search(&base).is_ok()
     }
 
+    /// This journal's part of the object store, if one is configured; an error when one is needed. What is to go
+    /// there is told to it.
+    pub(super) fn folder(
+        &self,
+        place: Option<&TierPlace>,
+        dir: &Path,
+    ) -> Result<Option<Arc<Folder>>, OpenError> {
+        let listed = || self.tiered.iter().flat_map(Catalogue::bases);
+        let lives = |base: &Position| self.bases.binary_search(base).is_ok();
+        let Some(place) = place else {
+            return match listed().any(|base| lives(&base)) {
+                true => Err(OpenError::NoTier {
+                    path: dir.to_owned(),
+                }),
+                false => Ok(None),
+            };
+        };
+        let identity = self.tiered.as_ref().map(|list| list.identity);
+        let identity = identity.unwrap_or_else(crate::tier::new_identity);
+        let folder = place.tier.folder(identity, &place.shard);
+        for base in listed().filter(|base| !lives(base)) {
+            folder.doom(base);
+        }
+        Ok(Some(folder))
+    }
+
     /// Opens every segment, reads its header and opens its key.
     pub(super) fn segments(
         &self,
         disk: &dyn Disk,
         dir: &Path,
         sealing: &Sealing,
+        folder: Option<&Folder>,
     ) -> Result<Vec<SegmentAt>, OpenError> {
         let open = |base: &Position| {
             let path = segment_path(dir, *base);
-            let file = disk.open(&path).map_err(OpenError::io(&path))?;
-            let header = read_header(&*file, &path, *base)?;
+            let tiered = self.tiered.as_ref().and_then(|list| list.get(*base));
+            let (file, header, object) = match folder.zip(tiered) {
+                Some((folder, Tiered { header, object })) => {
+                    let file = folder.file(*base, *object, header.capacity_bytes);
+                    (file, *header, Some(*object))
+                }
+                None => {
+                    let file = disk.open(&path).map_err(OpenError::io(&path))?;
+                    let header = read_header(&*file, &path, *base)?;
+                    (file, header, None)
+                }
+            };
             let key = match header.open_key(sealing) {
                 Ok(key) => key,
                 Err(source) => return Err(OpenError::Key { path, source }),
@@ -93,6 +156,7 @@ impl Inventory {
                 file,
                 header,
                 key,
+                object,
             })
         };
         self.bases.iter().map(open).collect()

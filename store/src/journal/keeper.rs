@@ -11,12 +11,14 @@ use super::frame::is_plain;
 use super::holes::holes;
 use super::released::Released;
 use super::room::{GiveBack, Gone, Punch};
-use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, segment_path};
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, segment_path};
 use super::spares::{KEPT_MAX, KEPT_WHEN_TIGHT, Shelf};
 use super::stats::Health;
 use super::table::{SideTable, read_table, table_path};
+use super::tiered::{Catalogue, Tiered};
 use super::writer::Completion;
 use crate::disk::Disk;
+use crate::tier::Folder;
 use anabranch_core::id::Position;
 use std::collections::BTreeMap;
 use std::io;
@@ -26,14 +28,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Called when something was written down, or could not be; on the keeper's thread.
+pub(crate) type Noted = Box<dyn FnOnce(io::Result<()>) + Send>;
+
 /// One piece of work; pieces are done in the order they were given.
-pub(super) enum Job {
+pub(crate) enum Job {
     /// Write the side file of a segment whose frames are all synced.
     Table(SideTable),
     /// Remove the side file of a segment that is gone or is written again.
     Forget(Position),
     /// Give room back.
     GiveBack(GiveBack),
+    /// List a segment as one in the object store.
+    Tiered(Tiered, Noted),
+    /// Nobody reads its file any more who did not before: it goes.
+    Moved(Position, Arc<SegmentFile>),
+    /// List it no more.
+    ObjectGone(Position, Noted),
     /// Say that the work before is done.
     Done(Completion),
 }
@@ -47,6 +58,8 @@ pub(super) struct Place {
     pub(super) health: Arc<Health>,
     /// Length of a segment file that is worth keeping, in bytes.
     pub(super) segment_bytes: u64,
+    /// The journal's part of the object store.
+    pub(super) folder: Option<Arc<Folder>>,
 }
 
 /// How often holes that were put off are tried again, in milliseconds.
@@ -62,14 +75,15 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// `background`: on a thread of its own, when one can be had.
-    pub(super) fn new(place: Place, background: bool) -> Self {
-        let thread = background.then(|| Hands::new(place.clone()).start());
+    pub(super) fn new(place: Place, catalogue: &Catalogue, background: bool) -> Self {
+        let hands = |place| Hands::new(place, catalogue.clone());
+        let thread = background.then(|| hands(place.clone()).start());
         let no_thread =
             |error: &io::Error| tracing::warn!(%error, "the writer keeps the side files itself");
         Self {
             waiting: Vec::new(),
             thread: thread.and_then(|started| started.inspect_err(no_thread).ok()),
-            hands: Hands::new(place),
+            hands: hands(place),
         }
     }
 
@@ -113,14 +127,17 @@ struct Hands {
     put_off: BTreeMap<Position, Punch>,
     /// This file system has no holes.
     no_holes: bool,
+    /// What lies in the object store.
+    catalogue: Catalogue,
 }
 
 impl Hands {
-    fn new(place: Place) -> Self {
+    fn new(place: Place, catalogue: Catalogue) -> Self {
         Self {
             place,
             put_off: BTreeMap::new(),
             no_holes: false,
+            catalogue,
         }
     }
 
@@ -154,11 +171,70 @@ impl Hands {
                 (remove_if_there(&**disk, &table_path(dir, base)), base)
             }
             Job::GiveBack(work) => return self.give_back(work),
+            Job::Tiered(tiered, done) => return done(self.note_tiered(tiered)),
+            Job::ObjectGone(base, done) => {
+                return done(self.rewrite(|catalogue| catalogue.remove(base)));
+            }
+            Job::Moved(base, file) => return self.remove_moved(base, file),
             Job::Done(done) => return done(Ok(())),
         };
         if let Err(error) = done {
             let path = table_path(&self.place.dir, base);
             tracing::warn!(path = %path.display(), %error, "a side file was not written or removed");
+        }
+    }
+
+    fn note_tiered(&mut self, tiered: Tiered) -> io::Result<()> {
+        let Place { disk, dir, .. } = &self.place;
+        // The frames' places must be here when the frames are not.
+        let table = read_table(&**disk, dir, tiered.header.base);
+        if !table.is_some_and(|table| table.belongs_to(&tiered.header)) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.rewrite(|catalogue| catalogue.add(tiered))
+    }
+
+    fn rewrite(&mut self, change: impl FnOnce(&mut Catalogue)) -> io::Result<()> {
+        let mut next = self.catalogue.clone();
+        change(&mut next);
+        next.write(&*self.place.disk, &self.place.dir)?;
+        self.catalogue = next;
+        Ok(())
+    }
+
+    fn remove_moved(&mut self, base: Position, file: Arc<SegmentFile>) {
+        // The file may be another segment's soon.
+        self.put_off.remove(&base);
+        let kept_max = self.kept_max();
+        let Place {
+            disk,
+            dir,
+            shelf,
+            segment_bytes,
+            ..
+        } = &self.place;
+        let path = segment_path(dir, base);
+        let removed = match Arc::strong_count(&file) {
+            1 => shelf.recycle(
+                &**disk,
+                dir,
+                &path,
+                file.disk_file(),
+                *segment_bytes,
+                kept_max,
+            ),
+            _ => disk.remove(&path),
+        };
+        if let Err(error) = removed.and_then(|()| disk.sync_dir(dir)) {
+            tracing::warn!(path = %path.display(), %error, "the file of a segment that has moved is removed at the next start");
+        }
+    }
+
+    /// Files that are kept to be used again.
+    fn kept_max(&self) -> usize {
+        match self.place.health.tight() {
+            true => KEPT_WHEN_TIGHT,
+            false => KEPT_MAX,
         }
     }
 
@@ -175,25 +251,34 @@ impl Hands {
 
     /// Lists the segments as released, then deletes their files or keeps them to be used again.
     fn release(&mut self, list: Option<Released>, segments: Vec<Gone>) -> io::Result<()> {
+        let kept_max = self.kept_max();
         let Place {
             disk,
             dir,
             shelf,
-            health,
             segment_bytes,
+            folder,
+            ..
         } = &self.place;
         if let Some(list) = list {
             list.write(&**disk, dir)?;
         }
-        let kept_max = if health.tight() {
-            KEPT_WHEN_TIGHT
-        } else {
-            KEPT_MAX
-        };
         shelf.keep(&**disk, kept_max)?;
         let any = !segments.is_empty();
-        for Gone { base, file } in segments {
+        for gone in segments {
+            let Gone {
+                base,
+                file,
+                is_tiered,
+            } = gone;
             self.put_off.remove(&base);
+            if is_tiered {
+                remove_if_there(&**disk, &table_path(dir, base))?;
+                if let Some(folder) = folder {
+                    folder.doom(base);
+                }
+                continue;
+            }
             let path = segment_path(dir, base);
             // Nobody can have begun to read it since it left the journal's memory.
             let unread = file.filter(|file| Arc::strong_count(file) == 1);

@@ -7,6 +7,7 @@
 use super::Journal;
 use super::frame::{ENVELOPE_BYTES, HEAD_BYTES, decode_head, is_plain};
 use super::segment::{Segment, SegmentFile};
+use crate::tier::Object;
 use anabranch_core::id::{LogIndex, Position};
 use std::io;
 use std::sync::Arc;
@@ -35,7 +36,9 @@ pub struct SegmentExtents {
     pub frames: usize,
     /// CRC-32C of their places, as in a side file.
     pub places_crc: u32,
-    /// What lives, ascending.
+    /// Bytes and CRC-32C of its object, when it lies in the object store.
+    pub object: Option<(u64, u32)>,
+    /// What lives, ascending. Of a frame in the object store all does as long as a part of it does.
     pub extents: Vec<Extent>,
 }
 
@@ -57,6 +60,8 @@ pub struct Checked {
     pub frames: usize,
     /// Bytes of the extents in their files.
     pub bytes: u64,
+    /// Segments in the object store, which were verified when they were sent there and are not read.
+    pub tiered: usize,
 }
 
 /// Why a manifest does not hold.
@@ -89,6 +94,7 @@ impl Journal {
                 first_index: part.first_index,
                 frames: part.frames.len(),
                 places_crc: part.places_crc,
+                object: part.object.map(|object| (object.len, object.crc)),
                 extents: part.extents()?,
             });
         }
@@ -106,6 +112,12 @@ impl Journal {
             if part.places_crc != wanted.places_crc || part.frames.len() != wanted.frames {
                 return Err(ManifestError::Places(wanted.base));
             }
+            let object = part.object.map(|object| (object.len, object.crc));
+            // One that has moved since was read when it was sent.
+            if wanted.object.is_some() && object != wanted.object {
+                return Err(ManifestError::Places(wanted.base));
+            }
+            checked.tiered += usize::from(object.is_some());
             let there = part
                 .extents()
                 .map_err(|error| ManifestError::Io(part.base, error))?;
@@ -116,7 +128,9 @@ impl Journal {
                 }
                 checked.extents += 1;
                 checked.bytes += extent.file_to - extent.file_from;
-                checked.frames += part.check(extent)?;
+                if object.is_none() {
+                    checked.frames += part.check(extent)?;
+                }
             }
         }
         Ok(checked)
@@ -148,6 +162,7 @@ struct Part {
     base: Position,
     first_index: LogIndex,
     file: Arc<SegmentFile>,
+    object: Option<Object>,
     frames: Vec<FrameAt>,
     places_crc: u32,
     given_back: Vec<(u32, u32)>,
@@ -179,6 +194,7 @@ impl Part {
             base: segment.base,
             first_index: segment.first_index,
             file: segment.file.get()?.clone(),
+            object: segment.object(),
             frames: (0..count).map(frame).collect(),
             places_crc: super::table::places_crc(&table.places[..count]),
             given_back: segment.given_back().to_vec(),
@@ -208,6 +224,10 @@ impl Part {
                 continue;
             }
             if lives.is_empty() {
+                continue;
+            }
+            if self.object.is_some() {
+                add(whole);
                 continue;
             }
             let mut magic = [0; 4];

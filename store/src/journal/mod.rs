@@ -31,6 +31,8 @@ mod spares;
 mod stats;
 mod table;
 mod tail;
+mod tiered;
+mod tiering;
 mod window;
 mod writer;
 
@@ -42,9 +44,12 @@ pub use pack::{Compression, Packing};
 pub use queue::WriterMode;
 pub use room::GivenBack;
 pub use stats::JournalStats;
+pub(crate) use tiering::Movable;
+pub use tiering::{TierCounts, TierPlace};
 pub use writer::Completion;
 
 use crate::disk::Disk;
+use crate::tier::Folder;
 use anabranch_core::id::{LogIndex, Position};
 use opened::Opened;
 use placement::Shared;
@@ -54,6 +59,7 @@ use stats::Health;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tail::Tail;
+use tiered::Catalogue;
 use writer::{Op, Writer, WriterStart};
 
 /// How a journal is kept.
@@ -71,6 +77,8 @@ pub struct JournalOptions {
     pub checkpoint: Option<LogIndex>,
     /// How frames are packed.
     pub packing: Packing,
+    /// Where sealed segments go, if they go anywhere.
+    pub tier: Option<TierPlace>,
 }
 
 impl Default for JournalOptions {
@@ -81,6 +89,7 @@ impl Default for JournalOptions {
             writer: WriterMode::Thread,
             checkpoint: None,
             packing: Packing::default(),
+            tier: None,
         }
     }
 }
@@ -99,6 +108,7 @@ struct Inner {
     shared: Arc<Mutex<Shared>>,
     /// Packed frames that were opened last.
     opened: Opened,
+    folder: Option<Arc<Folder>>,
     running: Mutex<Option<Running>>,
 }
 
@@ -123,8 +133,20 @@ impl Journal {
             trusted_end: checkpoint_end,
             must_reach: checkpoint_end,
             sealing: options.packing.sealing.clone(),
+            tier: options.tier.clone(),
         };
         let found = recover(&*disk, dir, &told)?;
+        let folder = found.folder;
+        let catalogue = match (found.catalogue, &folder) {
+            (Some(catalogue), _) => catalogue,
+            (None, None) => Catalogue::default(),
+            // Its name is durable before anything goes there.
+            (None, Some(folder)) => {
+                let new = Catalogue::new(folder.identity());
+                new.write(&*disk, dir).map_err(OpenError::io(dir))?;
+                new
+            }
+        };
         let health = Arc::new(Health::default());
         health.set_synced_end(found.next_index.0);
         let queue = Arc::new(Queue::default());
@@ -155,6 +177,8 @@ impl Journal {
             health: health.clone(),
             newest_base,
             missing_tables: found.missing_tables,
+            catalogue,
+            folder: folder.clone(),
             unfinished: found.unfinished,
             packing: options.packing.clone(),
             shared: shared.clone(),
@@ -172,6 +196,7 @@ impl Journal {
                 health,
                 shared,
                 opened: Opened::default(),
+                folder,
                 running: Mutex::new(Some(running)),
             }),
         })

@@ -26,10 +26,13 @@ use super::segment::{
     segment_path,
 };
 use super::table::{SideTable, read_table};
+use super::tiered::Catalogue;
+use super::tiering::TierPlace;
 use super::window::Window;
 use super::writer::Current;
 use crate::disk::{Disk, DiskFile};
 use crate::seal::{DataKey, Sealing};
+use crate::tier::Folder;
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
 use std::io;
@@ -53,6 +56,10 @@ pub(crate) struct Recovered {
     pub(crate) missing_tables: Vec<SideTable>,
     /// What was released so far.
     pub(crate) released: Released,
+    /// What lies in the object store; `None` where there never was one.
+    pub(crate) catalogue: Option<Catalogue>,
+    /// This journal's part of it.
+    pub(crate) folder: Option<Arc<Folder>>,
     /// Segments of which parts were given back, should a crash have come before the holes.
     pub(crate) unfinished: Vec<Punch>,
 }
@@ -67,6 +74,8 @@ pub(crate) struct Told {
     pub(crate) must_reach: u64,
     /// What sealed segments are opened with, and new ones sealed.
     pub(crate) sealing: Sealing,
+    /// Where segments may lie beside the disk.
+    pub(crate) tier: Option<TierPlace>,
 }
 
 /// Where the scan stands: what the next frame must match.
@@ -125,6 +134,7 @@ pub(super) struct Scanned {
 /// Opens what lies in `dir`, creating the first segment when there is none.
 pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recovered, OpenError> {
     let inventory = Inventory::of(disk, dir)?;
+    let folder = inventory.folder(told.tier.as_ref(), dir)?;
     let bases = &inventory.bases;
     if !inventory.has_meta() && !bases.is_empty() {
         return Err(corrupt(
@@ -155,7 +165,10 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             ));
         }
         inventory.remove_leftovers(disk, dir)?;
-        return create_first(disk, dir, told, meta_file, meta);
+        let mut first = create_first(disk, dir, told, meta_file, meta)?;
+        first.catalogue = inventory.tiered;
+        first.folder = folder;
+        return Ok(first);
     }
 
     let newest = bases.iter().map(|base| base.0).max().unwrap_or(0);
@@ -173,7 +186,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     let mut scanned: Vec<Scanned> = Vec::new();
     let mut missing_tables = Vec::new();
     let mut fault: Option<(usize, FrameFault)> = None;
-    let found = inventory.segments(disk, dir, &told.sealing)?;
+    let found = inventory.segments(disk, dir, &told.sealing, folder.as_deref())?;
     let headers: Vec<SegmentHeader> = found.iter().map(|one| one.header).collect();
     for (nth, at) in found.into_iter().enumerate() {
         let SegmentAt {
@@ -181,6 +194,7 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             file,
             header,
             key,
+            object,
         } = at;
         let first = expect.get_or_insert(Expect {
             index: header.first_index.0,
@@ -210,11 +224,13 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             && header.first_index.0 == first.index
             && header.prev_crc == first.chain;
         let slot = filled(file.clone(), key.clone());
+        let mut segment = segment_of(&header, slot);
+        segment.set_object(object);
         scanned.push(Scanned {
             path,
             file,
             header,
-            segment: segment_of(&header, slot),
+            segment,
             key,
         });
         if nth > 0 && !joins {
@@ -244,6 +260,16 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
             first.skip(&table);
             this.segment.set_table(table.frames, table.given_back);
             continue;
+        }
+        if object.is_some() {
+            let what = "it lies in the object store, and its side file, which says where its frames lie, is \
+                        missing or damaged, or no checkpoint covers it";
+            return Err(corrupt(
+                this.path.clone(),
+                first.index,
+                first.position,
+                what,
+            ));
         }
         let stop = scan(this, first, &meta, told).map_err(OpenError::io(&this.path))?;
         match next {
@@ -330,6 +356,8 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     }
     Ok(Recovered {
         unfinished: segments.iter_mut().filter_map(Punch::unfinished).collect(),
+        catalogue: inventory.tiered,
+        folder,
         segments,
         released,
         meta,
@@ -392,6 +420,8 @@ fn create_first(
         cut: false,
         missing_tables: Vec::new(),
         released: Released::default(),
+        catalogue: None,
+        folder: None,
         unfinished: Vec::new(),
     })
 }

@@ -43,6 +43,8 @@ impl GiveBack {
 pub(super) struct Gone {
     pub(super) base: Position,
     pub(super) file: Option<Arc<SegmentFile>>,
+    /// It lies in the object store.
+    pub(super) is_tiered: bool,
 }
 
 /// A segment of which only a part lives.
@@ -162,7 +164,13 @@ impl Shared {
                     work.segments.push(Gone {
                         base: segment.base,
                         file: segment.file.get().cloned(),
+                        is_tiered: segment.object().is_some(),
                     });
+                    continue;
+                }
+                // Objects have no holes.
+                if segment.object().is_some() {
+                    kept.push_back(segment);
                     continue;
                 }
                 let gain = dead_bytes - total(segment.given_back());

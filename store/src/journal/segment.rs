@@ -23,6 +23,7 @@
 use super::frame::{ENVELOPE_BYTES, SEALED_MORE_BYTES, crc32c, u32_at, u64_at};
 use crate::disk::DiskFile;
 use crate::seal::{DataKey, KeyError, Sealing, WRAPPED_BYTES, WrappedKey};
+use crate::tier::Object;
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::io;
 use std::ops::Deref;
@@ -38,6 +39,8 @@ const SEALED_VERSION: u16 = 2;
 const FIXED_BYTES: usize = 48;
 const WRAPPED_AT: usize = 52;
 const WRAPPED_END: usize = WRAPPED_AT + WRAPPED_BYTES;
+/// Bytes of a header that say something; the others are zeros.
+pub(super) const HEADER_USED_BYTES: usize = WRAPPED_END + 4;
 const SUFFIX: &str = ".seg";
 
 /// What a segment's header says.
@@ -222,6 +225,8 @@ pub(crate) struct Segment {
     pub(crate) sealed: bool,
     /// It takes no more frames: what is new is to lie under another key.
     pub(crate) outdated: bool,
+    /// What it is in the object store, when it lies there.
+    object: Option<Object>,
 }
 
 impl Segment {
@@ -246,7 +251,30 @@ impl Segment {
             given_back: Vec::new(),
             sealed,
             outdated: false,
+            object: None,
         }
+    }
+
+    /// What it is in the object store, when it lies there.
+    pub(crate) fn object(&self) -> Option<Object> {
+        self.object
+    }
+
+    /// Says that it lies in the object store, or on the disk.
+    pub(super) fn set_object(&mut self, object: Option<Object>) {
+        self.object = object;
+    }
+
+    /// Notes that it lies in the object store from now on, and hands out the file as readers had it so far.
+    pub(super) fn move_out(
+        &mut self,
+        file: Arc<dyn DiskFile>,
+        object: Object,
+    ) -> Option<Arc<SegmentFile>> {
+        let before = self.file.get()?.clone();
+        self.file = filled(file, before.key().cloned());
+        self.object = Some(object);
+        Some(before)
     }
 
     /// True when no frame lies in it.

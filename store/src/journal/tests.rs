@@ -30,6 +30,7 @@ fn options() -> JournalOptions {
         },
         checkpoint: None,
         packing: Packing::default(),
+        tier: None,
     }
 }
 

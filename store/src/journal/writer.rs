@@ -20,9 +20,11 @@ use super::segment::{
 use super::spares::Spares;
 use super::stats::Health;
 use super::table::SideTable;
+use super::tiered::Catalogue;
 use super::window::Window;
 use crate::disk::{Disk, DiskFile};
 use crate::seal::{Sealer, Sealing};
+use crate::tier::Folder;
 use anabranch_core::id::{LogIndex, Position, Term};
 use std::collections::VecDeque;
 use std::io;
@@ -50,6 +52,8 @@ pub(crate) enum Op {
     Cut(Cut),
     /// Give up what is dead.
     GiveBack(GiveBack, Completion),
+    /// Work for the keeper alone.
+    Keep(Job),
     /// Report when everything before is synced.
     Done(Completion),
 }
@@ -58,7 +62,7 @@ impl Op {
     /// Whether it may go before those that wait for room: it is as if those had been asked for later.
     fn frees_room(&self) -> bool {
         match self {
-            Op::Purge(..) | Op::GiveBack(..) => true,
+            Op::Purge(..) | Op::GiveBack(..) | Op::Keep(_) => true,
             Op::Frame(_) | Op::Roll(_) | Op::Meta(_) | Op::Cut(_) | Op::Done(_) => false,
         }
     }
@@ -166,6 +170,9 @@ pub(crate) struct WriterStart {
     pub(crate) newest_base: Position,
     /// Side files that sealed segments lack.
     pub(crate) missing_tables: Vec<SideTable>,
+    /// What lies in the object store, and this journal's part of it.
+    pub(crate) catalogue: Catalogue,
+    pub(crate) folder: Option<Arc<Folder>>,
     /// Holes that may not have been punched before a crash.
     pub(crate) unfinished: Vec<Punch>,
     pub(crate) packing: Packing,
@@ -181,8 +188,9 @@ impl Writer {
             shelf: spares.shelf(),
             health: start.health.clone(),
             segment_bytes: start.segment_bytes,
+            folder: start.folder,
         };
-        let mut keeper = Keeper::new(place, start.background);
+        let mut keeper = Keeper::new(place, &start.catalogue, start.background);
         for table in start.missing_tables {
             keeper.give(Job::Table(table));
         }
@@ -252,7 +260,7 @@ impl Writer {
                 Op::Done(done) | Op::Purge(_, done) | Op::GiveBack(_, done) => {
                     self.waiting.push(done);
                 }
-                Op::Frame(_) | Op::Roll(_) | Op::Meta(_) | Op::Cut(_) => {}
+                Op::Frame(_) | Op::Roll(_) | Op::Meta(_) | Op::Cut(_) | Op::Keep(_) => {}
             }
             return;
         }
@@ -315,6 +323,10 @@ impl Writer {
                 self.keeper.give(Job::GiveBack(work));
                 self.keeper.give(Job::Done(done));
                 self.settle()
+            }
+            Op::Keep(job) => {
+                self.keeper.give(job);
+                Ok(())
             }
             Op::Done(done) => {
                 self.waiting.push(done);

@@ -61,6 +61,7 @@ impl Bodies<Position> for JournalBodies {
                 tracing::error!(position = place.0, %error, "a message in the journal is damaged");
                 return Fetched::Lost;
             }
+            Err(error) if error.is_away() => return Fetched::Later,
             Err(error) => {
                 tracing::error!(position = place.0, %error, "a message cannot be read");
                 return Fetched::Lost;

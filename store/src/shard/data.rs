@@ -241,6 +241,8 @@ struct Actor {
     progress: Arc<Progress>,
     checkpointing: Arc<AtomicBool>,
     covered: Arc<Covered>,
+    /// Something has come from the object store.
+    arrived: Arc<AtomicBool>,
     /// The last checkpoint gave room back.
     relieved: Arc<AtomicBool>,
     shortage: Arc<Mutex<Option<Shortage>>>,
@@ -287,6 +289,15 @@ impl Actor {
             cell.bodies = Some(JournalBodies::new(group.journal().clone()));
             cell.shard.begin();
         }
+        let arrived = Arc::new(AtomicBool::new(false));
+        if let Some(folder) = group.journal().folder() {
+            let (arrived, inbox) = (arrived.clone(), inbox.clone());
+            folder.on_arrival(move || {
+                arrived.store(true, Ordering::Release);
+                inbox.wake();
+            });
+            folder.start(group.journal().clone());
+        }
         let shortage = Arc::new(Mutex::new(None));
         let index = Arc::new(IndexCounters::default());
         let usual = setup.checkpoint_bytes;
@@ -309,6 +320,7 @@ impl Actor {
             progress: Arc::default(),
             checkpointing: Arc::default(),
             covered: Arc::default(),
+            arrived,
             relieved: Arc::default(),
             shortage,
             index,
@@ -400,6 +412,9 @@ impl Actor {
                     port.send(shard.id(), events);
                 }
             }
+        }
+        if self.arrived.swap(false, Ordering::AcqRel) {
+            shard.arrived(now, bodies);
         }
         for (from, mut requests) in batches.drain(..) {
             if failed {
@@ -529,6 +544,9 @@ impl Actor {
                 Err(error) => {
                     tracing::warn!(%error, "no checkpoint was written; the next one is tried later");
                 }
+            }
+            if let Some(folder) = group.journal().folder() {
+                folder.look();
             }
             running.store(false, Ordering::Release);
         });

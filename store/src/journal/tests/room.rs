@@ -378,6 +378,7 @@ fn a_manifest_lists_what_lives_and_its_check_finds_what_does_not() {
         let journal = open_roomy(&disk, Some(25)).unwrap();
         let before = journal.manifest(LogIndex(20)).unwrap();
         let all = Checked {
+            tiered: 0,
             extents: 4,
             frames: 21,
             bytes: 21 * 10_080,

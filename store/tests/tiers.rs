@@ -1,0 +1,522 @@
+//! Segments in an object store: a folder, and S3. What moves, what is read back, what waits, what goes.
+
+mod s3;
+mod worker;
+
+use anabranch_core::address::Address;
+use anabranch_core::dispatch::travel_units;
+use anabranch_core::gateway::{Delivery, PublishOutcome, Replay, SeekTo};
+use anabranch_core::id::{ConnectionId, ConsumerTag, Sequence, StreamId, VhostId};
+use anabranch_core::limits::{Mode, StreamLimits};
+use anabranch_core::message::{Message, Quality};
+use anabranch_core::port::{Attach, ConsumerKey, Question, ShardEvent, ShardReply, ShardRequest};
+use anabranch_store::disk::Disk;
+use anabranch_store::disk::sim::SimDisk;
+use anabranch_store::journal::TierCounts;
+use anabranch_store::shard::DataShard;
+use anabranch_store::tier::{Tier, TierOptions};
+use bytes::Bytes;
+use s3::S3;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use worker::{STREAM, WORKER, Worker};
+
+const NEAR: StreamId = StreamId(78);
+const BODY: usize = 1000;
+
+/// Waits until something is so.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn body(number: u32) -> Vec<u8> {
+    let mut body = number.to_le_bytes().to_vec();
+    body.resize(BODY, number as u8);
+    body
+}
+
+fn folder(dir: &Path) -> TierOptions {
+    TierOptions {
+        url: format!("file://{}", dir.display()),
+        local_bytes: 0,
+        ..TierOptions::default()
+    }
+}
+
+fn bucket(s3: &S3) -> TierOptions {
+    TierOptions {
+        url: format!("s3://{}/some/where", s3::BUCKET),
+        endpoint: format!("http://{}", s3.address),
+        access_key_id: s3::KEY_ID.to_owned(),
+        secret_access_key: s3::SECRET.to_owned(),
+        allow_http: true,
+        local_bytes: 0,
+        ..TierOptions::default()
+    }
+}
+
+async fn start(disk: &SimDisk, life: u64, tier: &Tier) -> Worker {
+    Worker::start_with(disk, life, |setup| {
+        setup.options.tier = Some(tier.clone());
+        setup.checkpoint_bytes = 16 * 1024;
+    })
+    .await
+}
+
+async fn create(worker: &mut Worker, stream: StreamId, limits: StreamLimits) {
+    let question = Question::CreateStream {
+        stream,
+        vhost: VhostId(1),
+        name: Arc::from("s"),
+        limits,
+    };
+    assert!(matches!(worker.ask(question).await, Ok(ShardReply::Done)));
+}
+
+fn publish_to(worker: &mut Worker, stream: StreamId, body: Vec<u8>) -> u64 {
+    worker.sequence += 1;
+    let message = Message {
+        address: Address(Bytes::from_static(b"a")),
+        body: body.into(),
+        quality: Quality::AtLeastOnce,
+        ..Message::default()
+    };
+    worker.send(ShardRequest::Publish {
+        sequence: Sequence(worker.sequence),
+        streams: [stream].into_iter().collect(),
+        by_topic: None,
+        patient: false,
+        extra: None,
+        message: Arc::new(message),
+    });
+    worker.sequence
+}
+
+/// Publishes these, one after the other.
+async fn fill(worker: &mut Worker, stream: StreamId, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let sequence = publish_to(worker, stream, body(number));
+        assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+    }
+}
+
+fn counts(worker: &Worker) -> TierCounts {
+    worker.shard.stats().tier
+}
+
+/// Waits until so many segments have moved, and all that are to.
+async fn moved(worker: &Worker, least: u64) {
+    until("segments move", || {
+        let counts = counts(worker);
+        counts.tiered_segments >= least && counts.waiting == 0
+    })
+    .await;
+}
+
+fn key(connection: u64) -> ConsumerKey {
+    ConsumerKey {
+        connection: ConnectionId::new(WORKER, connection),
+        tag: ConsumerTag(1),
+    }
+}
+
+async fn attach(worker: &mut Worker, stream: StreamId, connection: u64, replay: bool) {
+    let replay = replay.then(|| {
+        Box::new(Replay {
+            from: SeekTo::Start,
+            only: None,
+            subscribes: None,
+        })
+    });
+    let attach = Attach {
+        consumer: key(connection),
+        principal: Arc::default(),
+        vhost: Arc::from("/"),
+        stream,
+        exclusive: false,
+        presettled: false,
+        credit: 10_000,
+        priority: 0,
+        no_local: false,
+        replay,
+    };
+    let reply = worker.ask(Question::Attach(attach)).await;
+    assert!(
+        matches!(reply, Ok(ShardReply::Done | ShardReply::Replaying)),
+        "{reply:?}"
+    );
+}
+
+/// Reads these in order.
+async fn expect(worker: &mut Worker, stream: StreamId, numbers: std::ops::Range<u32>) {
+    let mut next = numbers.start;
+    while next < numbers.end {
+        let ShardEvent::Deliver {
+            connection,
+            deliveries,
+            ..
+        } = worker.event().await
+        else {
+            panic!("unexpected event")
+        };
+        for Delivery { message, .. } in &deliveries {
+            assert_eq!(message.body, body(next), "{next}");
+            next += 1;
+        }
+        let units = deliveries.iter();
+        let units = units.map(|one| travel_units(one.message.cost_bytes()));
+        worker.send(ShardRequest::Drained {
+            consumer: ConsumerKey {
+                connection,
+                tag: ConsumerTag(1),
+            },
+            stream,
+            count: units.sum(),
+        });
+    }
+    assert_eq!(next, numbers.end);
+}
+
+fn segment_files(disk: &SimDisk) -> usize {
+    let names = disk.list(Path::new("shard")).unwrap();
+    names.iter().filter(|name| name.ends_with(".seg")).count()
+}
+
+/// Files below a folder, by name.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(files(&path)),
+            false => all.push(path),
+        }
+    }
+    all.sort();
+    all
+}
+
+async fn there_and_back(options: TierOptions) {
+    let disk = SimDisk::new(5);
+    let tier = Tier::start(&options).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    worker.create().await;
+    fill(&mut worker, STREAM, 0..300).await;
+    moved(&worker, 10).await;
+    let before = counts(&worker);
+    until("their files go", || {
+        segment_files(&disk) as u64 == before.local_segments
+    })
+    .await;
+    assert_eq!(tier.stats().uploads, before.tiered_segments);
+    attach(&mut worker, STREAM, 1, false).await;
+    expect(&mut worker, STREAM, 0..300).await;
+    let stats = tier.stats();
+    assert!(stats.range_reads > 0 && stats.cache_hits > 0, "{stats:?}");
+    assert_eq!((stats.failures, &stats.error), (0, &None));
+    worker.shard.shutdown_local().await;
+    drop(worker);
+    drop(tier);
+
+    // The power goes, and the memory for ranges is empty.
+    let tier = Tier::start(&options).unwrap();
+    let mut worker = start(&disk, 2, &tier).await;
+    fill(&mut worker, STREAM, 300..320).await;
+    disk.crash();
+    drop(worker);
+    drop(tier);
+    let tier = Tier::start(&options).unwrap();
+    let mut worker = start(&disk, 3, &tier).await;
+    assert!(counts(&worker).tiered_segments >= before.tiered_segments);
+    attach(&mut worker, STREAM, 1, false).await;
+    expect(&mut worker, STREAM, 0..320).await;
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test]
+async fn segments_move_to_a_folder_and_are_read_back_before_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    there_and_back(folder(dir.path())).await;
+}
+
+#[tokio::test]
+async fn segments_move_to_s3_and_are_read_back_before_and_after_a_restart() {
+    let s3 = S3::start().await;
+    there_and_back(bucket(&s3)).await;
+    let keys = s3.keys();
+    assert!(
+        keys.iter()
+            .all(|key| key.starts_with("some/where/") && key.contains("/data/")),
+        "{keys:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_large_segment_goes_to_s3_in_parts() {
+    let s3 = S3::start().await;
+    let tier = Tier::start(&bucket(&s3)).unwrap();
+    let disk = SimDisk::new(6);
+    let mut worker = Worker::start_with(&disk, 1, |setup| {
+        setup.options.tier = Some(tier.clone());
+        setup.options.segment_bytes = 24 << 20;
+        setup.checkpoint_bytes = 24 << 20;
+    })
+    .await;
+    worker.create().await;
+    let large = |number: u8| vec![number; 2 << 20];
+    for number in 0..50 {
+        let sequence = publish_to(&mut worker, STREAM, large(number));
+        assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+    }
+    moved(&worker, 2).await;
+    let told = s3.shared.requests.lock().unwrap();
+    let parts = told
+        .iter()
+        .filter(|one| one.contains("partNumber="))
+        .count();
+    drop(told);
+    assert!(parts >= 2, "{parts}");
+    attach(&mut worker, STREAM, 1, false).await;
+    let mut next = 0;
+    while next < 50 {
+        let ShardEvent::Deliver { deliveries, .. } = worker.event().await else {
+            panic!("unexpected event")
+        };
+        for Delivery { message, .. } in &deliveries {
+            assert!(message.body == large(next), "{next}");
+            next += 1;
+        }
+        let units = deliveries.iter();
+        let units = units.map(|one| travel_units(one.message.cost_bytes()));
+        worker.send(ShardRequest::Drained {
+            consumer: key(1),
+            stream: STREAM,
+            count: units.sum(),
+        });
+    }
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test]
+async fn while_the_folder_is_away_its_readers_wait_and_everybody_else_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (there, away) = (dir.path().join("there"), dir.path().join("away"));
+    std::fs::create_dir(&there).unwrap();
+    let disk = SimDisk::new(7);
+    let tier = Tier::start(&folder(&there)).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    create(&mut worker, STREAM, StreamLimits::default()).await;
+    create(&mut worker, NEAR, StreamLimits::default()).await;
+    fill(&mut worker, STREAM, 0..200).await;
+    moved(&worker, 10).await;
+    worker.shard.shutdown_local().await;
+    drop(worker);
+    std::fs::rename(&there, &away).unwrap();
+
+    // A start does not need it.
+    let mut worker = start(&disk, 2, &tier).await;
+    attach(&mut worker, STREAM, 1, false).await;
+    until("the failure is told", || tier.stats().error.is_some()).await;
+    attach(&mut worker, NEAR, 2, false).await;
+    for number in 0..100 {
+        let sequence = publish_to(&mut worker, NEAR, body(number));
+        let (mut confirmed, mut delivered) = (false, false);
+        while !(confirmed && delivered) {
+            match worker.event().await {
+                ShardEvent::Published { last, outcome, .. } => {
+                    assert_eq!((last.0, outcome), (sequence, PublishOutcome::Routed));
+                    confirmed = true;
+                }
+                ShardEvent::Deliver {
+                    connection,
+                    deliveries,
+                    ..
+                } => {
+                    assert_eq!(connection, key(2).connection, "nothing of the other");
+                    assert_eq!(deliveries[0].message.body, body(number));
+                    delivered = true;
+                    worker.send(ShardRequest::Drained {
+                        consumer: key(2),
+                        stream: NEAR,
+                        count: travel_units(deliveries[0].message.cost_bytes()),
+                    });
+                }
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+    let stats = tier.stats();
+    assert!(stats.failures > 0);
+    let error = stats.error.expect("it is away");
+    assert!(!there.exists(), "nobody makes the folder: {error}");
+    let tiered = counts(&worker).tiered_segments;
+
+    std::fs::rename(&away, &there).unwrap();
+    expect(&mut worker, STREAM, 0..200).await;
+    moved(&worker, tiered + 1).await;
+    until("all is well", || tier.stats().error.is_none()).await;
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_told_and_nothing_is_lost() {
+    let s3 = S3::start().await;
+    let disk = SimDisk::new(8);
+    let wrong = TierOptions {
+        secret_access_key: "another".to_owned(),
+        ..bucket(&s3)
+    };
+    let tier = Tier::start(&wrong).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    worker.create().await;
+    fill(&mut worker, STREAM, 0..100).await;
+    until("the refusal is told", || tier.stats().error.is_some()).await;
+    let error = tier.stats().error.unwrap();
+    assert!(error.contains("SignatureDoesNotMatch"), "{error}");
+    assert!(!error.contains("another"), "{error}");
+    let before = counts(&worker);
+    assert_eq!(before.tiered_segments, 0);
+    assert!(before.waiting > 0, "{before:?}");
+    assert!(s3.keys().is_empty());
+    attach(&mut worker, STREAM, 1, false).await;
+    expect(&mut worker, STREAM, 0..100).await;
+    worker.shard.shutdown_local().await;
+    drop(worker);
+    drop(tier);
+    let tier = Tier::start(&bucket(&s3)).unwrap();
+    let worker = start(&disk, 2, &tier).await;
+    moved(&worker, before.waiting).await;
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test]
+async fn a_server_that_fails_for_a_while_delays_and_loses_nothing() {
+    let s3 = S3::start().await;
+    let disk = SimDisk::new(9);
+    let tier = Tier::start(&bucket(&s3)).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    worker.create().await;
+    fill(&mut worker, STREAM, 0..100).await;
+    moved(&worker, 3).await;
+    s3.shared.down.store(true, Ordering::Relaxed);
+    attach(&mut worker, STREAM, 1, false).await;
+    until("the failure is told", || tier.stats().error.is_some()).await;
+    s3.shared.down.store(false, Ordering::Relaxed);
+    expect(&mut worker, STREAM, 0..100).await;
+    worker.shard.shutdown_local().await;
+}
+
+async fn retention(options: TierOptions, objects: impl Fn() -> usize) {
+    let disk = SimDisk::new(10);
+    let tier = Tier::start(&options).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    let kept = StreamLimits {
+        mode: Mode::Replay,
+        bytes_max: Some(100 * 1000),
+        ..StreamLimits::default()
+    };
+    create(&mut worker, STREAM, kept).await;
+    fill(&mut worker, STREAM, 0..500).await;
+    until("segments move and go", || {
+        let (stats, counts) = (tier.stats(), counts(&worker));
+        stats.removals >= 5 && counts.tiered_segments > 0 && counts.waiting == 0
+    })
+    .await;
+    until("what is listed is there, and nothing else", || {
+        let counts = counts(&worker);
+        counts.doomed == 0 && counts.tiered_segments == objects() as u64
+    })
+    .await;
+    assert!(objects() <= 15, "{}", objects());
+    attach(&mut worker, STREAM, 1, true).await;
+    let ShardEvent::Deliver { deliveries, .. } = worker.event().await else {
+        panic!("unexpected event")
+    };
+    let first = u32::from_le_bytes(deliveries[0].message.body[..4].try_into().unwrap());
+    assert!((350..=410).contains(&first), "{first}");
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test]
+async fn what_retention_lets_go_is_removed_from_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    retention(folder(dir.path()), || files(dir.path()).len()).await;
+}
+
+#[tokio::test]
+async fn what_retention_lets_go_is_removed_from_s3() {
+    let s3 = S3::start().await;
+    retention(bucket(&s3), || s3.keys().len()).await;
+}
+
+#[tokio::test]
+async fn an_object_that_a_crash_left_without_a_note_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SimDisk::new(11);
+    let tier = Tier::start(&folder(dir.path())).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    worker.create().await;
+    fill(&mut worker, STREAM, 0..200).await;
+    moved(&worker, 5).await;
+    worker.shard.shutdown_local().await;
+    drop(worker);
+    let all = files(dir.path());
+    // Sent and not noted: as if the power had gone between.
+    let orphan = all[0].with_file_name(format!("{:020}.seg", 7));
+    std::fs::copy(&all[0], &orphan).unwrap();
+    let foreign = all[0].with_file_name("notes.txt");
+    std::fs::write(&foreign, b"mine").unwrap();
+    let mut worker = start(&disk, 2, &tier).await;
+    until("it is removed", || !orphan.exists()).await;
+    assert!(foreign.exists(), "what is not ours stays");
+    assert!(all.iter().all(|file| file.exists()));
+    attach(&mut worker, STREAM, 1, false).await;
+    expect(&mut worker, STREAM, 0..200).await;
+    worker.shard.shutdown_local().await;
+}
+
+#[tokio::test]
+async fn a_folder_with_moved_segments_is_not_opened_without_the_object_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SimDisk::new(12);
+    let tier = Tier::start(&folder(dir.path())).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    worker.create().await;
+    fill(&mut worker, STREAM, 0..100).await;
+    moved(&worker, 1).await;
+    worker.shard.shutdown_local().await;
+    let (send, _mail) = tokio::sync::mpsc::unbounded_channel();
+    let setup = worker::setup(&disk, 2, worker::Mailbox(send));
+    let told = DataShard::start_local(setup).await.unwrap_err().to_string();
+    assert!(told.contains("store.tier.url"), "{told}");
+    let mut worker = start(&disk, 3, &tier).await;
+    attach(&mut worker, STREAM, 1, false).await;
+    expect(&mut worker, STREAM, 0..100).await;
+    worker.shard.shutdown_local().await;
+}
+
+#[test]
+fn a_url_of_no_known_kind_is_refused() {
+    for url in ["", "/folder", "file://folder", "s3://", "gs://bucket"] {
+        let options = TierOptions {
+            url: url.to_owned(),
+            ..TierOptions::default()
+        };
+        let told = Tier::start(&options).map(drop).unwrap_err().to_string();
+        assert!(told.contains("store.tier.url"), "{url}: {told}");
+    }
+    let shown = format!(
+        "{:?}",
+        TierOptions {
+            secret_access_key: "secret!".to_owned(),
+            ..TierOptions::default()
+        }
+    );
+    assert!(!shown.contains("secret!"), "{shown}");
+}
