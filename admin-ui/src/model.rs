@@ -119,6 +119,8 @@ numbers! {
         store_index_cached_bytes,
         /// Chunks of up to 255 entries that could not be read from the index files since the start
         store_index_damaged,
+        /// Bytes of journal segments that are mapped into memory
+        store_mapped_bytes,
     }
 }
 
@@ -161,6 +163,12 @@ numbers! {
         store_blocks_written,
         /// Chunks of up to 255 entries that left memory for want of room and are read back when asked for
         store_index_evictions,
+        /// Bytes of the journal read while they were still in memory
+        store_read_memory_bytes,
+        /// Bytes of the journal read from mapped segments
+        store_read_mapped_bytes,
+        /// Bytes of the journal read from files
+        store_read_file_bytes,
     }
 }
 

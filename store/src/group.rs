@@ -168,7 +168,7 @@ pub struct GroupStats {
     pub checkpoint: CheckpointStats,
     /// Payload bytes proposed and not yet answered.
     pub outstanding_bytes: usize,
-    /// Payload bytes that the tail holds in memory.
+    /// Bytes of frames that the tail holds in memory.
     pub tail_bytes: usize,
     /// Where the journal's segments lie.
     pub tier: TierCounts,
@@ -272,6 +272,7 @@ impl<S: StateMachine> Group<S> {
                     tier,
                     shard: options.name.clone(),
                 }),
+                ..JournalOptions::default()
             },
         )?;
         let clock_floor = standing.map_or(0, |standing| standing.clock.0);

@@ -133,6 +133,7 @@ impl NodeBackend {
                 store_index_blocks: store(|one| one.checkpoint.index_blocks),
                 store_index_cached_bytes: index(|one| one.cached_bytes),
                 store_index_damaged: index(|one| one.damaged),
+                store_mapped_bytes: store(|one| one.journal.mapped_bytes),
                 ..Gauges::default()
             },
             totals: Totals {
@@ -156,6 +157,9 @@ impl NodeBackend {
                 store_blocks_read: store(|one| one.checkpoint.blocks_read),
                 store_blocks_written: store(|one| one.checkpoint.blocks_written),
                 store_index_evictions: index(|one| one.evicted),
+                store_read_memory_bytes: store(|one| one.journal.read_memory_bytes),
+                store_read_mapped_bytes: store(|one| one.journal.read_mapped_bytes),
+                store_read_file_bytes: store(|one| one.journal.read_file_bytes),
             },
             protocols: self
                 .parts

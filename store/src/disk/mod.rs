@@ -2,8 +2,9 @@
 //!
 //! Owns: the contract of durability ([`DiskFile::sync`], [`Disk::sync_dir`]) that every other
 //! module relies on. Never interprets a byte. Read next: [`real`] (the file system of the
-//! machine), [`sim`] (a seeded disk in memory that crashes, tears and fails), [`crate::journal`].
+//! machine), [`map`] (files in memory), [`sim`] (a seeded disk in memory that crashes, tears and fails), [`crate::journal`].
 
+pub mod map;
 pub mod real;
 pub mod sim;
 
@@ -73,10 +74,42 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         self.len()
     }
 
+    /// The first `len` bytes in memory, to be read without a copy; `None` where there is no such thing, and
+    /// reading goes on by [`DiskFile::read_at`]. `ErrorKind::UnexpectedEof` when the file is shorter. Who has
+    /// the map sees to it that nobody shortens the file, or writes what is read through it.
+    fn map(&self, _len: usize) -> io::Result<Option<Box<dyn DiskMap>>> {
+        Ok(None)
+    }
+
+    /// Has `len` bytes from `offset` read into the system's cache, without waiting for them. Says whether
+    /// they were there already, as far as a sample tells.
+    fn read_ahead(&self, _offset: u64, _len: u64) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Lets `len` bytes from `offset` leave the system's cache: they are not read again soon.
+    fn uncache(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// True when the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+}
+
+/// A file's bytes in memory. A page that cannot be read is a fatal signal when it is touched, so nothing is touched
+/// that was not loaded.
+pub trait DiskMap: Send + Sync + fmt::Debug {
+    /// All of them.
+    fn bytes(&self) -> &[u8];
+
+    /// Reads `len` bytes from `offset` in and waits for them; what cannot be read is an error here.
+    fn load(&self, offset: usize, len: usize) -> io::Result<()>;
+
+    /// Lets go of `len` bytes from `offset`, so that [`DiskFile::uncache`] gets at them. Who touches them
+    /// nevertheless has them read from the file again.
+    fn unload(&self, offset: usize, len: usize);
 }
 
 /// Unit in which room is allocated and given back, in bytes.

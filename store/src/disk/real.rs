@@ -1,12 +1,16 @@
 //! The file system of the machine.
 //!
-//! Owns: `pwritev`, `pread`, `fdatasync`, `fallocate`, `flock`. Never buffers: what returned from
-//! `sync` is on stable storage as far as the kernel says. Read next: `journal/writer.rs`.
+//! Owns: `pwritev`, `pread`, `fdatasync`, `fallocate`, `fadvise`, `flock`. Never buffers: what returned from
+//! `sync` is on stable storage as far as the kernel says. Read next: [`super::map`], `journal/writer.rs`.
 
-use super::{Disk, DiskFile, DiskLock, zero_range};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock, statvfs};
+use super::map::RealMap;
+use super::{BLOCK_BYTES, Disk, DiskFile, DiskLock, DiskMap, zero_range};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::fs::{fadvise, fallocate, fdatasync, flock, statvfs};
+use rustix::io::ReadWriteFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +23,9 @@ const ZEROS_PER_SYNC_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Unit of the allocated size that the system tells, whatever the file system's own.
 const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Bytes asked for in one call ahead of a reader: the kernel cuts a larger wish down to what its queue takes.
+const AHEAD_PER_CALL_BYTES: u64 = 256 * 1024;
 
 /// Payloads and password hashes are nobody else's to read.
 const PRIVATE_FILE: u32 = 0o600;
@@ -152,6 +159,23 @@ fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
 #[derive(Debug)]
 struct RealFile(File);
 
+impl RealFile {
+    /// Whether `len` bytes from `offset` are in the system's cache: a few pages of them are asked for, the last
+    /// first, since what a reader before has left lies at the front.
+    fn is_cached(&self, offset: u64, len: u64) -> bool {
+        let quarter = (len / 4).max(BLOCK_BYTES);
+        let last = offset + len.saturating_sub(1);
+        let pages = (0..4).map_while(|back| last.checked_sub(back * quarter));
+        let mut pages = pages.take_while(|page| *page >= offset);
+        pages.all(|page| {
+            let mut byte = [0];
+            let mut into = [IoSliceMut::new(&mut byte)];
+            let read = rustix::io::preadv2(&self.0, &mut into, page, ReadWriteFlags::NOWAIT);
+            read == Ok(1)
+        })
+    }
+}
+
 impl DiskFile for RealFile {
     fn write_at(&self, slices: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         let mut rest = slices;
@@ -197,6 +221,35 @@ impl DiskFile for RealFile {
 
     fn allocated_bytes(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.blocks() * STAT_BLOCK_BYTES)
+    }
+
+    fn map(&self, len: usize) -> io::Result<Option<Box<dyn DiskMap>>> {
+        if self.len()? < len as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Some(Box::new(RealMap::of(&self.0, len)?)))
+    }
+
+    fn read_ahead(&self, offset: u64, len: u64) -> io::Result<bool> {
+        if self.is_cached(offset, len) {
+            return Ok(true);
+        }
+        let end = offset + len;
+        let mut from = offset;
+        while from < end {
+            let piece = AHEAD_PER_CALL_BYTES.min(end - from);
+            fadvise(&self.0, from, NonZeroU64::new(piece), Advice::WillNeed)?;
+            from += piece;
+        }
+        Ok(false)
+    }
+
+    fn uncache(&self, offset: u64, len: u64) -> io::Result<()> {
+        let len = NonZeroU64::new(len);
+        // A length of nothing would mean everything up to the end.
+        len.map_or(Ok(()), |len| {
+            Ok(fadvise(&self.0, offset, Some(len), Advice::DontNeed)?)
+        })
     }
 }
 

@@ -110,6 +110,9 @@ pub enum ReadError {
     /// The bytes on disk fail their checksum.
     #[error("the frame at log index {0} is corrupt on disk")]
     Corrupt(LogIndex),
+    /// The file ends before what it should have at this offset: somebody shortened it.
+    #[error("a segment of the journal was cut short: its file ends before byte {0}")]
+    CutShort(u64),
     /// The disk failed; or, of kind `WouldBlock`, see [`ReadError::is_away`].
     #[error("reading the journal: {0}")]
     Io(#[from] io::Error),

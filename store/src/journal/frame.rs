@@ -427,7 +427,7 @@ impl Head {
 pub fn decode_untrusted(bytes: &[u8]) -> Option<Frame> {
     let head = decode_head(bytes).ok()?;
     let body = bytes.get(HEAD_BYTES..HEAD_BYTES.checked_add(head.body_len())?)?;
-    super::pack::unpack(&head, body.to_vec(), None).ok()
+    super::pack::unpack(&head, Bytes::copy_from_slice(body), None).ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Owns: placement of frames, the tail in memory, reading by log index and by position, cutting and
 //! releasing. Never interprets a payload; never waits for the disk while appending. Read next:
 //! [`frame`] (the layout), [`writer`] (how bytes become durable), [`recovery`] (how they come back),
+//! [`reader`] and [`spot`] (where a read is served from),
 //! [`crate::raft`] (who appends).
 //!
 //! A **position** counts logical bytes from the journal's beginning: the logical frames one after
@@ -17,6 +18,7 @@ mod holes;
 mod inventory;
 mod keeper;
 mod manifest;
+mod mapped;
 pub mod meta;
 mod opened;
 pub mod pack;
@@ -28,11 +30,13 @@ mod released;
 mod room;
 mod segment;
 mod spares;
+mod spot;
 mod stats;
 mod table;
 mod tail;
 mod tiered;
 mod tiering;
+mod walks;
 mod window;
 mod writer;
 
@@ -55,6 +59,7 @@ use opened::Opened;
 use placement::Shared;
 use queue::{Queue, Running};
 use recovery::{Told, recover};
+use spot::Reading;
 use stats::Health;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,8 +73,10 @@ pub struct JournalOptions {
     /// Length of a segment file in bytes. The first ones are shorter; a larger frame gets a file of
     /// its own size.
     pub segment_bytes: u64,
-    /// Payload bytes of recent frames kept in memory beyond those that must be.
+    /// Bytes of recent frames kept in memory beyond those that must be.
     pub tail_bytes: usize,
+    /// Bytes of full segments that may be mapped at a time, for readers that walk through them.
+    pub mapped_bytes: u64,
     /// Where the writer runs.
     pub writer: WriterMode,
     /// The log index of the checkpoint that the owner has: frames up to it must be there, and their
@@ -86,6 +93,7 @@ impl Default for JournalOptions {
         Self {
             segment_bytes: 64 * 1024 * 1024,
             tail_bytes: 16 * 1024 * 1024,
+            mapped_bytes: 1024 * 1024 * 1024,
             writer: WriterMode::Thread,
             checkpoint: None,
             packing: Packing::default(),
@@ -163,6 +171,7 @@ impl Journal {
             applied_end: checkpoint_end,
             committed: found.committed,
             seals: told.sealing.current().is_some(),
+            reading: Reading::new(health.clone(), &options),
         }));
         let writer = Writer::new(WriterStart {
             disk,
@@ -351,7 +360,7 @@ impl Journal {
         self.inner.health.stats()
     }
 
-    /// Payload bytes that the tail holds in memory.
+    /// Bytes of frames that the tail holds in memory.
     pub fn tail_bytes(&self) -> usize {
         self.lock().tail.held_bytes()
     }

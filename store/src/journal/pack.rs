@@ -152,16 +152,13 @@ fn bound(clear: &[u8; CLEAR_BYTES], form: Form) -> [u8; CLEAR_BYTES + 1] {
 }
 
 /// The frame of a head and what was read behind it; every byte is verified.
-pub(super) fn unpack(
-    head: &Head,
-    mut body: Vec<u8>,
-    key: Option<&DataKey>,
-) -> Result<Frame, FrameFault> {
+pub(super) fn unpack(head: &Head, body: Bytes, key: Option<&DataKey>) -> Result<Frame, FrameFault> {
     let form = match head.stored {
-        Stored::Plain { payload_crc } => return head.frame(body.into(), payload_crc),
+        Stored::Plain { payload_crc } => return head.frame(body, payload_crc),
         Stored::Packed { form, .. } => form,
     };
     head.check_stored(&body)?;
+    let mut body = Vec::from(body);
     if form.is_sealed() {
         let key = key.ok_or(FrameFault::NoKey)?;
         let opened = key.open(&bound(&head.clear, form), &mut body);
@@ -259,7 +256,7 @@ mod tests {
             if let Stored::Packed { form, .. } = head.stored && form.compression() == Form::NONE {
                 prop_assert_eq!(stored.len() as u64, most);
             }
-            let body = |stored: &[u8]| stored[HEAD_BYTES..HEAD_BYTES + head.body_len()].to_vec();
+            let body = |stored: &[u8]| Bytes::copy_from_slice(&stored[HEAD_BYTES..HEAD_BYTES + head.body_len()]);
             head.check_stored(&body(&stored)).unwrap();
             prop_assert_eq!(unpack(&head, body(&stored), Some(&key)).unwrap(), frame);
             if seals {
@@ -280,7 +277,7 @@ mod tests {
             let form = [Form::NONE, Form::LZ4, Form::ZSTD][usize::from(form)];
             let (head, _) = encode_packed_head(&clear, form, &body, LINK);
             if let Ok(head) = decode_head(&head) {
-                prop_assert!(unpack(&head, body, None).is_err());
+                prop_assert!(unpack(&head, body.into(), None).is_err());
             }
         }
     }

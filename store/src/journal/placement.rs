@@ -11,6 +11,7 @@ use super::released::Released;
 use super::segment::{
     FileSlot, FrameTable, Segment, capacity_for, grown_capacity, segment_path, stored_at_most,
 };
+use super::spot::Reading;
 use super::tail::Tail;
 use super::writer::{Cut, Op, Roll};
 use anabranch_core::id::{LogIndex, Position, Term};
@@ -33,6 +34,7 @@ pub(super) struct Shared {
     pub(super) committed: LogIndex,
     /// Whether the frames of new segments are sealed.
     pub(super) seals: bool,
+    pub(super) reading: Reading,
 }
 
 /// How many bytes a frame took in its file.
@@ -168,27 +170,26 @@ impl Shared {
         same.then(|| table.clone())
     }
 
-    pub(super) fn segment_of(&self, index: LogIndex) -> Option<&Segment> {
-        let nth = self
-            .segments
+    /// Which segment may have a frame.
+    pub(super) fn nth_of(&self, index: LogIndex) -> Option<usize> {
+        self.segments
             .partition_point(|segment| segment.first_index <= index)
-            .checked_sub(1)?;
-        self.segments.get(nth)
+            .checked_sub(1)
+    }
+
+    /// Which segment may have a position.
+    pub(super) fn nth_covering(&self, position: Position) -> Option<usize> {
+        self.segments
+            .partition_point(|segment| segment.base <= position)
+            .checked_sub(1)
+    }
+
+    pub(super) fn segment_of(&self, index: LogIndex) -> Option<&Segment> {
+        self.segments.get(self.nth_of(index)?)
     }
 
     pub(super) fn segment_covering(&self, position: Position) -> Option<&Segment> {
-        let nth = self
-            .segments
-            .partition_point(|segment| segment.base <= position)
-            .checked_sub(1)?;
-        self.segments.get(nth)
-    }
-
-    /// Where the frame `index` ends.
-    pub(super) fn frame_end(&self, index: LogIndex) -> Option<Position> {
-        let segment = self.segment_of(index)?;
-        let next = segment.frame_at(LogIndex(index.0 + 1));
-        Some(next.map_or(segment.end(), |(position, _)| position))
+        self.segments.get(self.nth_covering(position)?)
     }
 
     /// Tells bytes that were given back from those that are (or never were) there.

@@ -1,19 +1,18 @@
 //! Reading a journal: from the bytes in memory, else from the files.
 //!
 //! Owns: which of the two serves a read, and verification of frames read from disk. Never waits for
-//! the writer: what is not in memory was written before. Read next: [`super::tail`],
-//! [`super::placement`].
+//! the writer: what is not in memory was written before. Read next: [`super::tail`], [`super::spot`].
 
 use super::Journal;
 use super::error::ReadError;
-use super::frame::{self, Frame, HEAD_BYTES, LOGICAL_HEADER_BYTES, decode_head};
+use super::frame::{ENVELOPE_BYTES, Frame, HEAD_BYTES, LOGICAL_HEADER_BYTES, decode_head};
 use super::pack::unpack;
 use super::placement::Shared;
-use super::segment::{FrameSpan, SegmentFile};
+use super::segment::FrameSpan;
+use super::spot::Spot;
 use anabranch_core::id::{LogIndex, Position, Term};
 use bytes::Bytes;
 use std::io;
-use std::sync::Arc;
 
 /// Bytes read from disk before a record's length is known.
 const GUESS_BYTES: usize = 4096;
@@ -29,50 +28,43 @@ impl Journal {
 
     /// Reads a frame from memory or disk; one read from disk is verified.
     pub fn frame(&self, index: LogIndex) -> Result<Frame, ReadError> {
-        let (file, offset) = {
-            let shared = self.lock();
+        let (spot, span) = {
+            let mut shared = self.lock();
             if let Some((_, frame)) = shared.tail.frame(index) {
+                self.inner.health.read_memory(frame.payload.len());
                 return Ok(frame.clone());
             }
-            let place = shared.segment_of(index).and_then(|segment| {
-                let (position, offset) = segment.frame_at(index)?;
-                Some((segment.file.get()?.clone(), position, offset))
-            });
-            let (file, position, offset) = place.ok_or(ReadError::NoFrame(index))?;
-            let end = shared.frame_end(index).unwrap_or(position);
-            shared.check_there(position, end)?;
-            (file, offset)
+            let place = shared.nth_of(index);
+            let place = place.and_then(|nth| Some((nth, shared.segments[nth].frame_span(index)?)));
+            let (nth, span) = place.ok_or(ReadError::NoFrame(index))?;
+            shared.check_there(span.from, span.to)?;
+            let spot = shared.spot(nth, &span, span.offset);
+            (spot.ok_or(ReadError::NoFrame(index))?, span)
         };
-        let mut head = [0; HEAD_BYTES];
-        file.read_at(&mut head, offset)?;
-        let head = decode_head(&head).map_err(|_| ReadError::Corrupt(index))?;
-        if head.index != index {
-            return Err(ReadError::Corrupt(index));
+        self.stored_frame(spot, &span)
+    }
+
+    /// A frame as it lies in its file, verified and opened.
+    fn stored_frame(&self, mut spot: Spot, span: &FrameSpan) -> Result<Frame, ReadError> {
+        let corrupt = ReadError::Corrupt(span.index);
+        let len = usize::try_from(span.end_offset - span.offset).map_err(io::Error::other)?;
+        let stored = self.stored(&mut spot, span.offset, len)?;
+        let Ok(head) = decode_head(&stored) else {
+            return Err(corrupt);
+        };
+        let body = HEAD_BYTES..HEAD_BYTES.saturating_add(head.body_len());
+        if head.index != span.index || body.end > len {
+            return Err(corrupt);
         }
-        let mut body = vec![0; head.body_len()];
-        file.read_at(&mut body, offset + HEAD_BYTES as u64)?;
-        let key = file.key().map(Arc::as_ref);
-        unpack(&head, body, key).map_err(|_| ReadError::Corrupt(index))
+        unpack(&head, stored.slice(body), spot.key()).map_err(|_| corrupt)
     }
 
     /// The payload of a packed frame, opened as a whole.
-    fn opened(&self, file: &SegmentFile, frame: &FrameSpan) -> Result<Bytes, ReadError> {
+    fn opened(&self, spot: Spot, frame: &FrameSpan) -> Result<Bytes, ReadError> {
         if let Some(payload) = self.inner.opened.get(frame.from) {
             return Ok(payload);
         }
-        let corrupt = |_| ReadError::Corrupt(frame.index);
-        let len = usize::try_from(frame.end_offset - frame.offset).map_err(io::Error::other)?;
-        let mut bytes = vec![0; len];
-        file.read_at(&mut bytes, frame.offset)?;
-        let head = decode_head(&bytes).map_err(corrupt)?;
-        let body = HEAD_BYTES..HEAD_BYTES + head.body_len();
-        if head.index != frame.index || body.end > len {
-            return Err(ReadError::Corrupt(frame.index));
-        }
-        bytes.truncate(body.end);
-        bytes.drain(..HEAD_BYTES);
-        let frame_there = unpack(&head, bytes, file.key().map(Arc::as_ref)).map_err(corrupt)?;
-        let payload = frame_there.payload;
+        let payload = self.stored_frame(spot, frame)?.payload;
         self.inner.opened.put(frame.from, payload.clone());
         Ok(payload)
     }
@@ -91,38 +83,54 @@ impl Journal {
         prefix: usize,
         size: impl FnOnce(&[u8]) -> Option<usize>,
     ) -> Result<Bytes, ReadError> {
-        let (file, span) = {
-            let shared = self.lock();
+        let (mut spot, span) = {
+            let mut shared = self.lock();
             if let Some(rest) = shared.tail.bytes_from(position) {
-                return sized(&rest, position, prefix, size);
+                let read = sized(&rest, position, prefix, size)?;
+                self.inner.health.read_memory(read.len());
+                return Ok(read);
             }
             shared.check_there(position, Position(position.0.saturating_add(1)))?;
-            let place = shared.segment_covering(position).and_then(|segment| {
-                let span = segment.frame_covering(position)?;
+            let place = shared.nth_covering(position).and_then(|nth| {
+                let span = shared.segments[nth].frame_covering(position)?;
                 let in_payload = position.0 - span.from.0 >= LOGICAL_HEADER_BYTES as u64;
-                in_payload.then_some((segment.file.get()?.clone(), span))
+                in_payload.then_some((nth, span))
             });
-            place.ok_or(ReadError::NoBytes(position, prefix))?
+            let (nth, span) = place.ok_or(ReadError::NoBytes(position, prefix))?;
+            let at = if span.is_plain() {
+                plain_offset(&span, position)
+            } else {
+                span.offset
+            };
+            let spot = shared.spot(nth, &span, at);
+            (spot.ok_or(ReadError::NoBytes(position, prefix))?, span)
         };
-        let inside = position.0 - span.from.0;
         if !span.is_plain() {
-            let payload = self.opened(&file, &span)?;
-            let from = usize::try_from(inside).map_err(io::Error::other)? - LOGICAL_HEADER_BYTES;
-            let rest = payload.get(from..).map(|rest| payload.slice_ref(rest));
+            let payload = self.opened(spot, &span)?;
+            let inside = usize::try_from(position.0 - span.from.0).map_err(io::Error::other)?;
+            let rest = payload.get(inside - LOGICAL_HEADER_BYTES..);
+            let rest = rest.map(|rest| payload.slice_ref(rest));
             let rest = rest.ok_or(ReadError::NoBytes(position, prefix))?;
             // Copied, so that a small record does not hold a large frame in memory.
             let record = sized(&rest, position, prefix, size)?;
             return Ok(Bytes::copy_from_slice(&record));
         }
-        let offset = span.offset + frame::ENVELOPE_BYTES as u64 + inside;
-        let available = span.to.0 - position.0;
-        let available = usize::try_from(available).unwrap_or(usize::MAX);
-        // Most records are small: one read serves both their length and their bytes.
-        let mut bytes = vec![0; available.min(GUESS_BYTES)];
-        if bytes.len() < prefix {
+        let offset = plain_offset(&span, position);
+        let available = usize::try_from(span.to.0 - position.0).unwrap_or(usize::MAX);
+        if available < prefix {
             return Err(ReadError::NoBytes(position, prefix));
         }
-        file.read_at(&mut bytes, offset)?;
+        self.look_ahead(&mut spot);
+        if let Some(head) = spot.peek(offset, prefix) {
+            let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
+            if len > available {
+                return Err(ReadError::NoBytes(position, len));
+            }
+            return self.stored(&mut spot, offset, len);
+        }
+        // Most records are small: one read serves both their length and their bytes.
+        let mut bytes = vec![0; available.min(GUESS_BYTES).max(prefix)];
+        read_file(&spot, &mut bytes, offset)?;
         let len = size(&bytes[..prefix]).ok_or(ReadError::NoBytes(position, prefix))?;
         if len > available {
             return Err(ReadError::NoBytes(position, len));
@@ -130,8 +138,22 @@ impl Journal {
         let had = bytes.len();
         bytes.resize(len, 0);
         if len > had {
-            file.read_at(&mut bytes[had..], offset + had as u64)?;
+            read_file(&spot, &mut bytes[had..], offset + had as u64)?;
         }
+        self.inner.health.read_file(len);
+        Ok(bytes.into())
+    }
+
+    /// `len` bytes at an offset of a file, from its mapping or from itself.
+    fn stored(&self, spot: &mut Spot, offset: u64, len: usize) -> Result<Bytes, ReadError> {
+        self.look_ahead(spot);
+        if let Some(bytes) = spot.take(offset, len) {
+            self.inner.health.read_mapped(len);
+            return Ok(bytes);
+        }
+        let mut bytes = vec![0; len];
+        read_file(spot, &mut bytes, offset)?;
+        self.inner.health.read_file(len);
         Ok(bytes.into())
     }
 
@@ -158,4 +180,18 @@ fn sized(
         return Err(no_bytes(len));
     }
     Ok(rest.slice(..len))
+}
+
+/// Where the byte at a position lies in the file, in a frame that is stored as it is.
+fn plain_offset(span: &FrameSpan, position: Position) -> u64 {
+    span.offset + ENVELOPE_BYTES as u64 + (position.0 - span.from.0)
+}
+
+fn read_file(spot: &Spot, buf: &mut [u8], offset: u64) -> Result<(), ReadError> {
+    let end = offset + buf.len() as u64;
+    spot.read_at(buf, offset)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ReadError::CutShort(end),
+            _ => error.into(),
+        })
 }

@@ -21,6 +21,7 @@
 //! | 148 | 4 | version 2: CRC-32C of bytes 0..148 |
 
 use super::frame::{ENVELOPE_BYTES, SEALED_MORE_BYTES, crc32c, u32_at, u64_at};
+use super::mapped::Mapped;
 use crate::disk::DiskFile;
 use crate::seal::{DataKey, KeyError, Sealing, WRAPPED_BYTES, WrappedKey};
 use crate::tier::Object;
@@ -218,6 +219,8 @@ pub(crate) struct Segment {
     pub(crate) first_index: LogIndex,
     pub(crate) capacity_bytes: u64,
     pub(crate) file: FileSlot,
+    /// Its frames in memory, while readers walk through it. Goes with the segment, or with its handle.
+    pub(super) mapped: Option<Arc<Mapped>>,
     table: FrameTable,
     /// What of it was given back: logical bytes from the base, ascending, no two touch.
     given_back: Vec<(u32, u32)>,
@@ -247,6 +250,7 @@ impl Segment {
             first_index,
             capacity_bytes,
             file,
+            mapped: None,
             table,
             given_back: Vec::new(),
             sealed,
@@ -273,6 +277,7 @@ impl Segment {
     ) -> Option<Arc<SegmentFile>> {
         let before = self.file.get()?.clone();
         self.file = filled(file, before.key().cloned());
+        self.mapped = None;
         self.object = Some(object);
         Some(before)
     }
@@ -303,6 +308,7 @@ impl Segment {
         self.given_back = ranges;
         let before = self.file.get()?.clone();
         self.file = filled(before.disk_file().clone(), before.key().cloned());
+        self.mapped = None;
         Some(before)
     }
 
@@ -385,6 +391,12 @@ impl Segment {
         }
     }
 
+    /// Offset in the file of the last frame's envelope.
+    pub(super) fn last_offset(&self) -> u64 {
+        let last = self.table.places.last();
+        last.map_or(SEGMENT_HEADER_BYTES, |last| u64::from(last.offset))
+    }
+
     /// Place of the frame `index`: its position and the offset of its envelope.
     pub(crate) fn frame_at(&self, index: LogIndex) -> Option<(Position, u64)> {
         let nth = usize::try_from(index.0.checked_sub(self.first_index.0)?).ok()?;
@@ -403,7 +415,17 @@ impl Segment {
         let nth = places
             .partition_point(|place| u64::from(place.start) <= inside)
             .checked_sub(1)?;
-        let place = places[nth];
+        self.span(nth)
+    }
+
+    /// The frame with a log index.
+    pub(super) fn frame_span(&self, index: LogIndex) -> Option<FrameSpan> {
+        self.span(usize::try_from(index.0.checked_sub(self.first_index.0)?).ok()?)
+    }
+
+    fn span(&self, nth: usize) -> Option<FrameSpan> {
+        let places = &self.table.places;
+        let place = places.get(nth)?;
         let end = (self.table.len, self.table.end_offset);
         let (end, end_offset) = places
             .get(nth + 1)

@@ -18,6 +18,10 @@ pub(crate) struct Health {
     writes: AtomicU64,
     packed_from: AtomicU64,
     packed_to: AtomicU64,
+    read_memory: AtomicU64,
+    read_mapped: AtomicU64,
+    read_file: AtomicU64,
+    mapped: Arc<AtomicU64>,
 }
 
 /// Counters of one journal since it was opened.
@@ -35,6 +39,14 @@ pub struct JournalStats {
     pub packed_from: u64,
     /// Bytes that those frames took in their files, envelopes included.
     pub packed_to: u64,
+    /// Bytes of frames and records that were read and were still in memory.
+    pub read_memory_bytes: u64,
+    /// Bytes of them read from mapped segments.
+    pub read_mapped_bytes: u64,
+    /// Bytes of them read from files.
+    pub read_file_bytes: u64,
+    /// Bytes of segments that are mapped now.
+    pub mapped_bytes: u64,
 }
 
 impl Health {
@@ -92,6 +104,28 @@ impl Health {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn read_memory(&self, bytes: usize) {
+        self.read_memory.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_mapped(&self, bytes: usize) {
+        self.read_mapped.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_file(&self, bytes: usize) {
+        self.read_file.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes of segments that are mapped.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.mapped.load(Ordering::Relaxed)
+    }
+
+    /// Their count, kept by those who hold them.
+    pub(crate) fn mapped(&self) -> Arc<AtomicU64> {
+        self.mapped.clone()
+    }
+
     pub(crate) fn stats(&self) -> JournalStats {
         JournalStats {
             frames: self.frames.load(Ordering::Relaxed),
@@ -100,6 +134,10 @@ impl Health {
             syncs: self.syncs.load(Ordering::Relaxed),
             packed_from: self.packed_from.load(Ordering::Relaxed),
             packed_to: self.packed_to.load(Ordering::Relaxed),
+            read_memory_bytes: self.read_memory.load(Ordering::Relaxed),
+            read_mapped_bytes: self.read_mapped.load(Ordering::Relaxed),
+            read_file_bytes: self.read_file.load(Ordering::Relaxed),
+            mapped_bytes: self.mapped_bytes(),
         }
     }
 }

@@ -28,9 +28,7 @@ fn options() -> JournalOptions {
         writer: WriterMode::Local {
             latency: Duration::ZERO,
         },
-        checkpoint: None,
-        packing: Packing::default(),
-        tier: None,
+        ..JournalOptions::default()
     }
 }
 

@@ -58,7 +58,9 @@ impl LogStore {
 fn read_error(error: ReadError) -> io::Error {
     match error {
         ReadError::Io(error) => error,
-        ReadError::Corrupt(_) => io::Error::new(io::ErrorKind::InvalidData, error),
+        ReadError::Corrupt(_) | ReadError::CutShort(_) => {
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        }
         ReadError::NoFrame(_) | ReadError::NoBytes(..) | ReadError::GivenBack(_) => {
             io::Error::new(io::ErrorKind::NotFound, error)
         }
