@@ -348,8 +348,9 @@ fn main() -> std::io::Result<()> {
             let used = memory() - before;
             let (streams, ready) = ready(&mut shard);
             println!(
-                "{count} {what} {again} in {took:.1?}: {used:.0} MiB, {:.0} bytes each; {streams} streams, {ready} ready, {} KiB cached",
+                "{count} {what} {again} in {took:.1?}: {used:.0} MiB more, {:.0} bytes each ({:.0} MiB in all); {streams} streams, {ready} ready, {} KiB cached",
                 used * 1048576.0 / count as f64,
+                memory(),
                 shard.cached().bytes >> 10,
             );
         }

@@ -21,6 +21,7 @@ mod block;
 mod bounds;
 mod cache;
 mod chunk;
+mod chunks;
 mod counts;
 mod filters;
 mod index;
@@ -52,7 +53,8 @@ pub use place::Place;
 pub(crate) use place::Weight;
 pub(crate) use saved::Misfit;
 
-use chunk::{Chunks, Of, place};
+use chunk::{Of, place};
+use chunks::Chunks;
 use offsets::Offsets;
 
 use crate::id::{Offset, StreamId, UnixMs, VhostId};

@@ -78,3 +78,29 @@ fn a_purge_leaves_what_is_handed_out() {
         (0, 1, None, 1)
     );
 }
+
+/// There may be millions of sessions asleep, and a long queue has a chunk for each 255 messages.
+#[test]
+fn a_stream_and_a_chunk_take_little_memory() {
+    assert!(size_of::<Stream<Position>>() <= 424);
+    assert!(size_of::<chunk::Chunk<Position>>() <= 144);
+}
+
+#[test]
+fn of_chunks_in_which_nothing_ends_no_entry_is_looked_at() {
+    let mut stream = stream(0);
+    for (nth, mut entry) in (0..600).zip(entries(600)) {
+        (entry.cost_bytes, entry.stored) = (325, UnixMs(7));
+        entry.expires = UnixMs(if nth == 300 { 9 } else { 0 });
+        stream.push(entry);
+    }
+    let mut seen = Vec::new();
+    let looked = stream.look(0, 1000, |offset, entry| {
+        seen.push((offset, entry.map(|entry| entry.expires.0)));
+    });
+    assert_eq!(looked, (3 + 255, None));
+    let ends = seen.iter().filter(|(_, end)| *end == Some(9));
+    assert_eq!(ends.collect::<Vec<_>>(), [&(300, Some(9))]);
+    assert_eq!((seen[0], seen.last()), ((0, None), Some(&(510, None))));
+    assert_eq!(stream.look(0, 1, |_, _| {}), (1, Some(255)));
+}
