@@ -467,3 +467,34 @@ async fn a_missing_newest_segment_is_refused() {
         "{refused}"
     );
 }
+
+/// A damaged block of the index file takes its messages with it and no others, and is counted.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_of_the_index_file_is_counted() {
+    let disk = SimDisk::new(19);
+    let rarely = |setup: &mut DataShardSetup| setup.checkpoint_bytes = 1 << 30;
+    let mut worker = Worker::start_with(&disk, 1, rarely).await;
+    worker.create().await;
+    let mut last = 0;
+    for number in 0..600u32 {
+        last = worker.publish(number.to_le_bytes().to_vec());
+    }
+    assert_eq!(worker.published(last).await, PublishOutcome::Routed);
+    worker.shard.shutdown_local().await;
+    drop(worker);
+    // Three chunks of 255, 255 and 90 entries. A header comes first, then block 0, which is never used: the third block of
+    // the file is the first, the fourth the middle one's.
+    let index = Path::new("shard/checkpoint/index");
+    disk.flip_bit(index, 3 * 4096 + 100, 3);
+
+    let mut worker = Worker::start_with(&disk, 2, rarely).await;
+    assert_eq!(worker.shard.index().damaged, 0, "nothing is read yet");
+    worker.attach(1).await;
+    let got = worker.deliveries(345).await;
+    let offsets = got.iter().map(|delivery| delivery.offset.0);
+    assert!(offsets.eq((0..255).chain(510..600)));
+    worker.shard.shutdown_local().await;
+    let read = worker.shard.index();
+    assert_eq!((read.damaged, read.evicted), (1, 0));
+    assert!(read.cached_bytes > 4096, "two chunks are at hand");
+}
