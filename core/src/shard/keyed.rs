@@ -44,6 +44,9 @@ pub(crate) fn key_of(codecs: &Codecs, message: &Message) -> KeyHash {
     }
 }
 
+/// An entry with its message.
+type Read<B> = (Entry<B>, Arc<Message>);
+
 impl<B: Place> Shard<B> {
     pub(super) fn dispatch_keyed(
         &mut self,
@@ -191,7 +194,7 @@ impl<B: Place> Shard<B> {
         stream: &mut Stream<B>,
         offset: u64,
         bodies: &mut dyn Bodies<B>,
-    ) -> Result<Option<(Entry<B>, Arc<Message>)>, NotYet> {
+    ) -> Result<Option<Read<B>>, NotYet> {
         let entry = stream.entry(offset);
         let over = entry.as_ref().is_some_and(|entry| ended(entry, now.unix));
         // What ended before it could be handed out has its one chance.
