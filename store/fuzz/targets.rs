@@ -5,6 +5,7 @@ use anabranch_store::checkpoint::{Manifest, run, whole};
 use anabranch_store::disk::sim::SimDisk;
 use anabranch_store::disk::{Disk, write_all_at};
 use anabranch_store::journal::{Journal, JournalOptions, WriterMode, frame};
+use anabranch_store::seal::Sealing;
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub fn manifest(bytes: &[u8]) {
 
 /// One run.
 pub fn run(bytes: &[u8]) {
-    if let Ok(pairs) = run::decode_untrusted(bytes) {
+    if let Ok(pairs) = run::decode_untrusted(bytes, &Sealing::default()) {
         assert!(pairs.is_sorted_by(|(one, _), (next, _)| one < next));
     }
 }

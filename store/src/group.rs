@@ -254,7 +254,8 @@ impl<S: StateMachine> Group<S> {
         let lock = take_lock(&*disk, dir)?;
         let background = options.writer == WriterMode::Thread;
         let checkpoints =
-            Checkpoints::open(disk.clone(), dir, background).map_err(checkpoint_error)?;
+            Checkpoints::open(disk.clone(), dir, background, &options.packing.sealing)
+                .map_err(checkpoint_error)?;
         let checkpoints = Arc::new(checkpoints);
         let standing = checkpoints.standing();
         let covered = standing.as_ref().map(|standing| standing.id.index);

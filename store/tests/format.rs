@@ -30,7 +30,7 @@ fn the_document_has_every_row_of_every_format() {
         "journal/tiered.rs",
         "checkpoint/manifest.rs",
         "checkpoint/run.rs",
-        "checkpoint/index.rs",
+        "checkpoint/slots.rs",
         "checkpoint/whole.rs",
         "seal/keys.rs",
         "seal/piece.rs",

@@ -2,34 +2,21 @@
 //!
 //! Owns: where a block lies, growing the file by space that is written before it is used, and handing
 //! out blocks that are not in the file yet. Never knows what a block holds: whoever reads it checks it.
-//! Which block is free is core's to know. Read next: [`super::write`].
-//!
-//! Block `n` lies at byte `4096 * (n + 1)`. In front of them a header, little-endian, persisted:
-//!
-//! | at | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `ABI1` |
-//! | 4 | 4 | version, 1 |
-//! | 8 | 8 | identity of the checkpoint folder, stated by each of its files |
-//! | 16 | 4 | bytes of a block, 4096 |
-//! | 20 | 4 | CRC-32C of bytes 0..20 |
-//! | 24 | 4072 | 0 |
+//! Which block is free is core's to know. Read next: [`super::slots`] (the form of the file), [`super::write`].
 
 use super::manifest::Standing;
-use crate::disk::{Disk, DiskFile, write_all_at, zero_range};
-use crate::journal::frame::{crc32c, u32_at, u64_at};
+use super::slots::Slots;
+use crate::disk::Disk;
+use crate::journal::frame::crc32c;
+use crate::seal::{KeyError, Sealing};
 use anabranch_core::index::{BLOCK_BYTES, Block, BlockBytes, Blocks};
 use rustc_hash::FxHashSet;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-const MAGIC: [u8; 4] = *b"ABI1";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 24;
 const NAME: &str = "index";
-const UNFINISHED: &str = "index.tmp";
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The file grows by a quarter, but by so many blocks at least and at most: 64 KiB and 64 MiB.
@@ -70,6 +57,14 @@ pub enum IndexError {
         /// What it said.
         source: io::Error,
     },
+    /// It is encrypted, and the key is not there.
+    #[error("{path}: {source}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why it does not open.
+        source: KeyError,
+    },
     /// Its header makes no sense.
     #[error("the header of {path} is damaged")]
     Damaged {
@@ -90,7 +85,9 @@ pub enum IndexError {
 #[derive(Debug)]
 pub(crate) struct IndexFile {
     path: PathBuf,
-    file: OnceLock<Opened>,
+    sealing: Sealing,
+    /// The file as it is read and written. Another takes its place when its blocks come to be sealed, or plain.
+    slots: RwLock<Option<Arc<Slots>>>,
     /// Blocks of the file, header not counted, that are durable as far as they were written.
     durable_blocks: AtomicU64,
     /// Copied and not known to be durable: newer ones later.
@@ -98,12 +95,6 @@ pub(crate) struct IndexFile {
     reported: Mutex<FxHashSet<Block>>,
     read: AtomicU64,
     written: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Opened {
-    file: Arc<dyn DiskFile>,
-    identity: Identity,
 }
 
 #[derive(Debug)]
@@ -140,48 +131,38 @@ impl Unwritten {
 
 impl IndexFile {
     /// The file in `dir`, if it is there.
-    pub(super) fn open(disk: &dyn Disk, dir: &Path) -> Result<IndexFile, IndexError> {
-        let index = IndexFile {
-            path: dir.join(NAME),
-            file: OnceLock::new(),
-            durable_blocks: AtomicU64::new(0),
+    pub(super) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        sealing: &Sealing,
+    ) -> Result<IndexFile, IndexError> {
+        let path = dir.join(NAME);
+        let slots = Slots::open(disk, &path, sealing)?;
+        let blocks = slots.as_ref().map_or(Ok(0), Slots::blocks);
+        let durable = blocks.map_err(|source| IndexError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(IndexFile {
+            path,
+            sealing: sealing.clone(),
+            slots: RwLock::new(slots.map(Arc::new)),
+            durable_blocks: AtomicU64::new(durable),
             unwritten: RwLock::default(),
             reported: Mutex::default(),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
-        };
-        let io = |source| IndexError::Io {
-            path: index.path.clone(),
-            source,
-        };
-        let file = match disk.open(&index.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(index),
-            Err(error) => return Err(io(error)),
-        };
-        let damaged = || IndexError::Damaged {
-            path: index.path.clone(),
-        };
-        let len = file.len().map_err(io)?;
-        if len < BLOCK {
-            return Err(damaged());
-        }
-        let mut header = [0; HEADER_BYTES];
-        file.read_at(&mut header, 0).map_err(io)?;
-        if header[..4] != MAGIC || u32_at(&header, 20) != crc32c(&[&header[..20]]) {
-            return Err(damaged());
-        }
-        let version = u32_at(&header, 4);
-        if version != VERSION || u32_at(&header, 16) != BLOCK_BYTES as u32 {
-            let path = index.path.clone();
-            return Err(IndexError::Version { path, version });
-        }
-        let identity = Identity(u64_at(&header, 8));
-        index
-            .durable_blocks
-            .store(len / BLOCK - 1, Ordering::Relaxed);
-        let _ = index.file.set(Opened { file, identity });
-        Ok(index)
+        })
+    }
+
+    fn slots(&self) -> Option<Arc<Slots>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.clone()
+    }
+
+    fn set_slots(&self, slots: Slots) {
+        let mut place = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(Arc::new(slots));
     }
 
     /// Where the file lies.
@@ -191,38 +172,69 @@ impl IndexFile {
 
     /// What the header says; `None` before the file is made.
     pub(super) fn identity(&self) -> Option<Identity> {
-        self.file.get().map(|opened| opened.identity)
+        self.slots().map(|slots| slots.identity())
     }
 
-    /// Makes the file, durable on return, unless it is there.
+    /// Whether its blocks are sealed.
+    #[cfg(test)]
+    pub(super) fn is_sealed(&self) -> bool {
+        self.slots().is_some_and(|slots| slots.is_sealed())
+    }
+
+    /// Makes the file, durable on return, unless it is there; one that is there comes to be stored as new files are.
     pub(super) fn make(
         &self,
         disk: &dyn Disk,
         dir: &Path,
         identity: Identity,
     ) -> io::Result<Identity> {
-        if let Some(opened) = self.file.get() {
-            return Ok(opened.identity);
+        let Some(slots) = self.slots() else {
+            let slots = Slots::create(disk, dir, identity, &self.sealing)?;
+            slots.install(disk, dir, &self.path)?;
+            self.set_slots(slots);
+            return Ok(identity);
+        };
+        if slots.is_sealed() == self.sealing.current().is_some() {
+            slots.rewrap(&self.sealing)?;
+        } else {
+            match self.convert(disk, dir, &slots) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(path = %self.path.display(), %error, "no room to write the index again: it stays as it was, sealed or plain");
+                }
+                converted => converted?,
+            }
         }
-        let unfinished = dir.join(UNFINISHED);
-        match disk.remove(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        Ok(slots.identity())
+    }
+
+    /// Writes all blocks into a new file, sealed if they were plain and plain if they were sealed, and lets it take
+    /// the place of this one. Until its name is changed nothing has happened.
+    fn convert(&self, disk: &dyn Disk, dir: &Path, from: &Slots) -> io::Result<()> {
+        let sealed = !from.is_sealed();
+        tracing::info!(path = %self.path.display(), sealed, "the index is written again");
+        let to = Slots::create(disk, dir, from.identity(), &self.sealing)?;
+        let blocks = self.durable_blocks.load(Ordering::Relaxed);
+        let mut first = 0;
+        while first < blocks {
+            let end = blocks.min(first + SYNC_BLOCKS);
+            let read = |number: u64| {
+                let block = Block(u32::try_from(number).map_err(io::Error::other)?);
+                match from.read(block) {
+                    // It was never written, or is lost: whoever wants it finds that out again.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        Ok(Box::new([0; BLOCK_BYTES]))
+                    }
+                    read => read,
+                }
+            };
+            let piece: io::Result<Vec<BlockBytes>> = (first..end).map(read).collect();
+            to.write(first, piece?.iter())?;
+            to.sync()?;
+            first = end;
         }
-        let file = disk.create_zeroed(&unfinished, BLOCK)?;
-        let mut header = [0; HEADER_BYTES];
-        header[0..4].copy_from_slice(&MAGIC);
-        header[4..8].copy_from_slice(&VERSION.to_le_bytes());
-        header[8..16].copy_from_slice(&identity.0.to_le_bytes());
-        header[16..20].copy_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
-        let crc = crc32c(&[&header[..20]]);
-        header[20..].copy_from_slice(&crc.to_le_bytes());
-        write_all_at(&*file, &header, 0)?;
-        file.sync()?;
-        disk.rename(&unfinished, &self.path)?;
-        disk.sync_dir(dir)?;
-        let _ = self.file.set(Opened { file, identity });
-        Ok(identity)
+        to.install(disk, dir, &self.path)?;
+        self.set_slots(to);
+        Ok(())
     }
 
     /// Takes blocks that are to be written by [`IndexFile::write`]; they can be read at once.
@@ -254,10 +266,8 @@ impl IndexFile {
         if layers.is_empty() {
             return Ok(0);
         }
-        let opened = self
-            .file
-            .get()
-            .ok_or_else(|| io::Error::other("the index file was not made"))?;
+        let slots = self.slots();
+        let slots = slots.ok_or_else(|| io::Error::other("the index file was not made"))?;
         let highest = layers.iter().filter_map(|layer| {
             let last = *layer.order().last()?;
             Some(layer.blocks[last as usize].0)
@@ -265,7 +275,7 @@ impl IndexFile {
         let needed = highest.max().map_or(0, |block| u64::from(block.0) + 1);
         let durable = self.durable_blocks.load(Ordering::Relaxed);
         let mut writing = Writing {
-            file: &*opened.file,
+            slots: &slots,
             zeroed: durable,
             unsynced: 0,
         };
@@ -278,7 +288,7 @@ impl IndexFile {
         while writing.zeroed < grown {
             writing.zero(grown.min(writing.zeroed + SYNC_BLOCKS))?;
         }
-        opened.file.sync()?;
+        slots.sync()?;
         self.durable_blocks.store(grown, Ordering::Relaxed);
         self.written.fetch_add(count, Ordering::Relaxed);
         Ok(count * BLOCK)
@@ -342,7 +352,7 @@ fn grown(durable: u64, needed: u64) -> u64 {
 
 /// One pass of writing.
 struct Writing<'a> {
-    file: &'a dyn DiskFile,
+    slots: &'a Slots,
     /// Blocks that the file holds, zeros written in this pass included.
     zeroed: u64,
     /// Blocks written since the last sync.
@@ -361,11 +371,8 @@ impl Writing<'_> {
                 while self.zeroed < first {
                     self.zero(first.min(self.zeroed + SYNC_BLOCKS))?;
                 }
-                let mut slices: Vec<IoSlice<'_>> = piece
-                    .iter()
-                    .map(|at| IoSlice::new(&layer.blocks[*at as usize].1[..]))
-                    .collect();
-                self.file.write_at(&mut slices, (first + 1) * BLOCK)?;
+                let blocks = piece.iter().map(|at| &layer.blocks[*at as usize].1);
+                self.slots.write(first, blocks)?;
                 self.zeroed = self.zeroed.max(first + piece.len() as u64);
                 self.wrote(piece.len() as u64)?;
             }
@@ -376,7 +383,7 @@ impl Writing<'_> {
     /// Writes zeros up to the block `end`.
     fn zero(&mut self, end: u64) -> io::Result<()> {
         let blocks = end - self.zeroed;
-        zero_range(self.file, (self.zeroed + 1) * BLOCK, blocks * BLOCK)?;
+        self.slots.zero(self.zeroed, end)?;
         self.zeroed = end;
         self.wrote(blocks)
     }
@@ -384,7 +391,7 @@ impl Writing<'_> {
     fn wrote(&mut self, blocks: u64) -> io::Result<()> {
         self.unsynced += blocks;
         if self.unsynced >= SYNC_BLOCKS {
-            self.file.sync()?;
+            self.slots.sync()?;
             self.unsynced = 0;
         }
         Ok(())
@@ -403,18 +410,15 @@ impl Blocks for IndexFile {
                 return Some(bytes.clone());
             }
         }
-        let mut bytes: BlockBytes = Box::new([0; BLOCK_BYTES]);
-        let read = match self.file.get() {
-            Some(opened) => opened
-                .file
-                .read_at(&mut bytes[..], (u64::from(block.0) + 1) * BLOCK),
+        let read = match self.slots() {
+            Some(slots) => slots.read(block),
             None => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "there is no index file",
             )),
         };
         match read {
-            Ok(()) => Some(bytes),
+            Ok(bytes) => Some(bytes),
             Err(error) => {
                 self.report(block, &error);
                 None

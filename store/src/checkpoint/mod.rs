@@ -24,6 +24,7 @@ pub mod manifest;
 mod merge;
 mod open;
 pub mod run;
+mod slots;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub use open::CheckpointOpenError;
 pub use stats::CheckpointStats;
 
 use crate::disk::Disk;
+use crate::seal::Sealing;
 use anabranch_core::index::Delta;
 use bytes::Bytes;
 use index::IndexFile;
@@ -63,6 +65,7 @@ pub fn whole_delta(state: impl Into<Bytes>) -> Delta {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     disk: Arc<dyn Disk>,
+    sealing: Sealing,
     dir: PathBuf,
     /// The group's own folder, where earlier servers left theirs.
     group_dir: PathBuf,

@@ -13,6 +13,7 @@ use super::stats::Counters;
 use super::whole::{self, parse_whole_name};
 use super::{Checkpoints, Held, KEEP, State, WHOLE_KEY, folder_of, lock};
 use crate::disk::Disk;
+use crate::seal::Sealing;
 use anabranch_core::index::Blocks;
 use bytes::Bytes;
 use std::io;
@@ -59,6 +60,7 @@ impl Checkpoints {
         disk: Arc<dyn Disk>,
         group_dir: &Path,
         background: bool,
+        sealing: &Sealing,
     ) -> Result<Checkpoints, CheckpointOpenError> {
         let dir = folder_of(group_dir);
         let io = |source| CheckpointOpenError::Io {
@@ -70,7 +72,7 @@ impl Checkpoints {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(io(error)),
         };
-        let index = IndexFile::open(&*disk, &dir)?;
+        let index = IndexFile::open(&*disk, &dir, sealing)?;
         let mut state = State::default();
         let mut manifests: Vec<u64> = names
             .iter()
@@ -87,6 +89,7 @@ impl Checkpoints {
         state.wholes.sort_unstable();
         let opened = Checkpoints {
             disk,
+            sealing: sealing.clone(),
             group_dir: group_dir.to_owned(),
             background,
             index: Arc::new(index),
@@ -134,7 +137,12 @@ impl Checkpoints {
         ) {
             let both = older.unwrap_or_default();
             let mut alone = newest.runs.iter().filter(|run| !both.contains(run));
-            if let Err(error) = alone.try_for_each(|run| self.verify(newest, run)) {
+            let verified = alone.try_for_each(|run| self.verify(newest, run));
+            if let Err(error @ RunError::Key { .. }) = verified {
+                // Nothing is wrong with it.
+                return Err(error.into());
+            }
+            if let Err(error) = verified {
                 tracing::error!(%error, "the newest checkpoint is damaged; the one before it is used");
                 state.doubted.push(newest.sequence);
                 damaged = Some(super::manifest::manifest_path(&self.dir, newest.sequence));
@@ -178,16 +186,25 @@ impl Checkpoints {
     }
 
     fn verify(&self, manifest: &Manifest, run: &RunRef) -> Result<(), RunError> {
-        let mut reader = RunReader::open(&*self.disk, &self.dir, manifest.identity, run)?;
+        let mut reader = self.reader(manifest, run)?;
         while reader.next()?.is_some() {}
         Ok(())
+    }
+
+    fn reader(&self, manifest: &Manifest, run: &RunRef) -> Result<RunReader, RunError> {
+        RunReader::open(
+            &*self.disk,
+            &self.dir,
+            manifest.identity,
+            run,
+            &self.sealing,
+        )
     }
 
     /// The runs of a manifest as one.
     pub(super) fn merged(&self, manifest: &Manifest) -> Result<Merge, RunError> {
         let runs = manifest.runs.iter();
-        let readers =
-            runs.map(|run| RunReader::open(&*self.disk, &self.dir, manifest.identity, run));
+        let readers = runs.map(|run| self.reader(manifest, run));
         Merge::new(readers.collect::<Result<_, _>>()?)
     }
 

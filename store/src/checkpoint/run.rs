@@ -9,15 +9,18 @@
 //! | at | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic `ABP1` |
-//! | 4 | 4 | version, 1 |
+//! | 4 | 4 | version, 1; 2 when its sections are sealed |
 //! | 8 | 8 | identity of the checkpoint folder |
 //! | 16 | 8 | sequence of the run, as in its name |
 //! | 24 | 8 | term of the last frame that it holds changes of |
 //! | 32 | 8 | log index of that frame |
-//! | 40 | 20 | 0 |
+//! | 40 | 4 | version 2: CRC-32C of the wrapped key |
+//! | 44 | 16 | 0 |
 //! | 60 | 4 | CRC-32C of bytes 0..60 |
+//! | 64 | 96 | version 2: the wrapped key of the sections, bound to bytes 0..40 |
 //!
-//! Then sections, each of about 64 KiB or of one larger pair:
+//! Then sections, each of about 64 KiB or of one larger pair. In version 2 the pairs are a sealed piece, bound to bytes
+//! 0..12, and their bytes are those of the piece:
 //!
 //! | at | size | field |
 //! |---|---|---|
@@ -43,13 +46,14 @@
 //! | 4 | 4 | number of sections |
 //! | 8 | 8 | number of pairs, gone keys included |
 //! | 16 | 8 | number of gone keys |
-//! | 24 | 4 | CRC-32C of the header and of the first 16 bytes of each section: of the whole file, since those state the checksums of the rest |
+//! | 24 | 4 | CRC-32C of the header (and wrapped key) and of the first 16 bytes of each section: of the whole file, since those state the checksums of the rest |
 //! | 28 | 4 | CRC-32C of bytes 0..28 |
 
 use super::index::Identity;
 use crate::disk::{Disk, DiskFile};
 use crate::journal::FrameId;
 use crate::journal::frame::{crc32c, u32_at, u64_at};
+use crate::seal::{DataKey, KeyError, Sealer, Sealing, TRAILER_BYTES, WRAPPED_BYTES, WrappedKey};
 use bytes::{Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm, Digest};
 use std::io::{self, IoSlice};
@@ -59,6 +63,9 @@ use std::sync::Arc;
 const MAGIC: [u8; 4] = *b"ABP1";
 const END_MAGIC: [u8; 4] = *b"ABPE";
 const VERSION: u32 = 1;
+const SEALED_VERSION: u32 = 2;
+/// Bytes of the header that the key is bound to.
+const BOUND_BYTES: usize = 40;
 const HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: usize = 16;
 const PAIR_HEADER_BYTES: usize = 8;
@@ -110,6 +117,14 @@ pub enum RunError {
         /// What it said.
         source: io::Error,
     },
+    /// It is encrypted, and the key is not there.
+    #[error("{path}: {source}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why it does not open.
+        source: KeyError,
+    },
     /// Its bytes are not what was written.
     #[error("{path} is damaged: {what}")]
     Damaged {
@@ -133,6 +148,8 @@ pub(super) struct RunWriter {
     pairs: u64,
     gone: u64,
     chain: Digest,
+    /// Seals the sections, if they are to be.
+    sealer: Option<Sealer>,
 }
 
 impl RunWriter {
@@ -143,6 +160,7 @@ impl RunWriter {
         identity: Identity,
         sequence: u64,
         through: FrameId,
+        sealing: &Sealing,
     ) -> io::Result<RunWriter> {
         let file = disk.create_zeroed(&run_path(dir, sequence), 0)?;
         let mut header = [0; HEADER_BYTES];
@@ -152,16 +170,29 @@ impl RunWriter {
         header[16..24].copy_from_slice(&sequence.to_le_bytes());
         header[24..32].copy_from_slice(&through.term.0.to_le_bytes());
         header[32..40].copy_from_slice(&through.index.0.to_le_bytes());
+        if sealing.current().is_some() {
+            header[4..8].copy_from_slice(&SEALED_VERSION.to_le_bytes());
+        }
+        let made = sealing.new_key(&header[..BOUND_BYTES])?;
+        let wrapped = made.as_ref().map(|(_, wrapped)| wrapped.0);
+        let wrapped = wrapped.as_ref().map_or(&[][..], |wrapped| wrapped);
+        let sealer = made.as_ref().map(|(key, _)| sealing.sealer(key.clone()));
+        if made.is_some() {
+            header[40..44].copy_from_slice(&crc32c(&[wrapped]).to_le_bytes());
+        }
         let crc = crc32c(&[&header[..60]]);
         header[60..].copy_from_slice(&crc.to_le_bytes());
-        file.write_at(&mut [IoSlice::new(&header)], 0)?;
+        file.write_at(&mut [IoSlice::new(&header), IoSlice::new(wrapped)], 0)?;
         let mut chain = Digest::new(CrcAlgorithm::Crc32Iscsi);
         chain.update(&header);
+        chain.update(wrapped);
+        let written = (HEADER_BYTES + wrapped.len()) as u64;
         Ok(RunWriter {
             file,
             sequence,
-            offset: HEADER_BYTES as u64,
-            unsynced: HEADER_BYTES as u64,
+            offset: written,
+            unsynced: written,
+            sealer: sealer.transpose()?,
             section: Vec::with_capacity(SECTION_BYTES + 4096),
             section_pairs: 0,
             sections: 0,
@@ -217,11 +248,24 @@ impl RunWriter {
     }
 
     fn write_section(&mut self, pairs: u32, pieces: &[&[u8]]) -> io::Result<()> {
-        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if self.sealer.is_some() {
+            len += TRAILER_BYTES;
+        }
         let mut header = [0; SECTION_HEADER_BYTES];
         header[0..4].copy_from_slice(&(len as u32).to_le_bytes());
         header[4..8].copy_from_slice(&pairs.to_le_bytes());
         header[8..12].copy_from_slice(&self.sections.to_le_bytes());
+        let sealed = match &mut self.sealer {
+            Some(sealer) => {
+                let mut piece = pieces.concat();
+                sealer.seal(&header[..12], &mut piece, 0)?;
+                Some([piece])
+            }
+            None => None,
+        };
+        let sealed = sealed.as_ref().map(|piece| [&piece[0][..]]);
+        let pieces = sealed.as_ref().map_or(pieces, |piece| &piece[..]);
         let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
         crc.update(&header[..12]);
         for piece in pieces {
@@ -286,6 +330,8 @@ pub(super) struct RunReader {
     /// Bytes of the file from `ahead_at` on.
     ahead: Bytes,
     ahead_at: u64,
+    /// Opens the sections, if they are sealed.
+    key: Option<Arc<DataKey>>,
 }
 
 impl RunReader {
@@ -295,10 +341,11 @@ impl RunReader {
         dir: &Path,
         identity: Identity,
         named: &RunRef,
+        sealing: &Sealing,
     ) -> Result<RunReader, RunError> {
         let path = run_path(dir, named.sequence);
         match disk.open(&path) {
-            Ok(file) => RunReader::begin(file, path, identity, named),
+            Ok(file) => RunReader::begin(file, path, identity, named, sealing),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(RunError::Damaged {
                 path,
                 what: "it is missing",
@@ -312,6 +359,7 @@ impl RunReader {
         path: PathBuf,
         identity: Identity,
         named: &RunRef,
+        sealing: &Sealing,
     ) -> Result<RunReader, RunError> {
         let io = |source| RunError::Io {
             path: path.clone(),
@@ -333,7 +381,8 @@ impl RunReader {
         if header[..4] != MAGIC || u32_at(&header, 60) != crc32c(&[&header[..60]]) {
             return Err(damaged("its header does not match its checksum"));
         }
-        if u32_at(&header, 4) != VERSION {
+        let sealed = u32_at(&header, 4) == SEALED_VERSION;
+        if !sealed && u32_at(&header, 4) != VERSION {
             return Err(damaged("its version is not known to this server"));
         }
         if u64_at(&header, 8) != identity.0 || u64_at(&header, 16) != named.sequence {
@@ -347,9 +396,26 @@ impl RunReader {
         }
         let mut chain = Digest::new(CrcAlgorithm::Crc32Iscsi);
         chain.update(&header);
+        let mut offset = HEADER_BYTES as u64;
+        let mut key = None;
+        if sealed {
+            let mut wrapped = [0; WRAPPED_BYTES];
+            file.read_at(&mut wrapped, offset).map_err(io)?;
+            if u32_at(&header, 40) != crc32c(&[&wrapped]) {
+                return Err(damaged("its key does not match its checksum"));
+            }
+            chain.update(&wrapped);
+            offset += WRAPPED_BYTES as u64;
+            let opened = sealing.unwrap(&WrappedKey(wrapped), &header[..BOUND_BYTES]);
+            key = Some(opened.map_err(|source| RunError::Key {
+                path: path.clone(),
+                source,
+            })?);
+        }
         Ok(RunReader {
             file,
-            offset: HEADER_BYTES as u64,
+            key,
+            offset,
             end,
             section: Bytes::new(),
             section_pairs: 0,
@@ -420,7 +486,16 @@ impl RunReader {
         self.chain.update(&header);
         self.sections += 1;
         self.section_pairs = u32_at(&header, 4);
-        self.section = body;
+        self.section = match &self.key {
+            None => body,
+            Some(key) => {
+                let mut piece = body.to_vec();
+                let opened = key.open(&header[..12], &mut piece).map(|open| open.len());
+                let len = opened.ok_or_else(|| self.damaged("a sealed section does not open"))?;
+                piece.truncate(len);
+                piece.into()
+            }
+        };
         Ok(())
     }
 
@@ -469,8 +544,8 @@ impl RunReader {
 /// Decodes a run from bytes that nobody vouches for; for fuzzing and for tools.
 ///
 /// # Errors
-/// The bytes are not a whole run.
-pub fn decode_untrusted(bytes: &[u8]) -> Result<Vec<Change>, RunError> {
+/// The bytes are not a whole run, or the key of a sealed one is not among those given.
+pub fn decode_untrusted(bytes: &[u8], sealing: &Sealing) -> Result<Vec<Change>, RunError> {
     let named = RunRef {
         sequence: u64_at(bytes, 16),
         bytes: bytes.len() as u64,
@@ -479,7 +554,7 @@ pub fn decode_untrusted(bytes: &[u8]) -> Result<Vec<Change>, RunError> {
     };
     let file = Arc::new(InMemory(Bytes::copy_from_slice(bytes)));
     let identity = Identity(u64_at(bytes, 8));
-    let mut reader = RunReader::begin(file, PathBuf::from("run"), identity, &named)?;
+    let mut reader = RunReader::begin(file, PathBuf::from("run"), identity, &named, sealing)?;
     std::iter::from_fn(|| reader.next().transpose()).collect()
 }
 

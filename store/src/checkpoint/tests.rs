@@ -6,6 +6,7 @@ use super::*;
 use crate::disk::sim::{Faults, SimDisk};
 use crate::disk::write_all_at;
 use crate::journal::FrameId;
+use crate::seal::keys::tests::sealing;
 use anabranch_core::id::{LogIndex, Term, UnixMs};
 use anabranch_core::index::{BLOCK_BYTES, Block, BlockBytes, Blocks};
 use rand::rngs::SmallRng;
@@ -144,8 +145,34 @@ fn standing(index: u64) -> Standing {
 }
 
 fn open(disk: &SimDisk) -> Result<Arc<Checkpoints>, CheckpointOpenError> {
+    open_with(disk, &Sealing::default())
+}
+
+fn open_with(disk: &SimDisk, sealing: &Sealing) -> Result<Arc<Checkpoints>, CheckpointOpenError> {
     let disk = Arc::new(disk.clone());
-    Checkpoints::open(disk, Path::new(GROUP), false).map(Arc::new)
+    Checkpoints::open(disk, Path::new(GROUP), false, sealing).map(Arc::new)
+}
+
+/// What a folder is encrypted with, from one opening to the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    None,
+    /// Always, each time with a new key.
+    Rotating,
+    /// Every second time.
+    OnAndOff,
+}
+
+impl Keys {
+    fn at(self, turn: usize) -> Sealing {
+        let names = ["k5", "k4", "k3", "k2", "k1", "k0"];
+        let held = &names[5 - turn.min(5)..];
+        match self {
+            Keys::None => Sealing::default(),
+            Keys::OnAndOff if turn % 2 == 0 => sealing(held, turn as u64).opening_only(),
+            Keys::Rotating | Keys::OnAndOff => sealing(held, turn as u64),
+        }
+    }
 }
 
 /// What the newest checkpoint there is of, and all of it; every block is looked at.
@@ -180,13 +207,22 @@ struct Life {
     acknowledged: Option<u64>,
     /// The state at each index.
     history: BTreeMap<u64, Map>,
+    keys: Keys,
+    /// Openings so far.
+    turn: usize,
 }
 
 impl Life {
     fn new(seed: u64) -> Life {
+        Life::with(seed, Keys::None)
+    }
+
+    fn with(seed: u64, keys: Keys) -> Life {
         let disk = SimDisk::new(seed);
         Life {
-            opened: open(&disk).unwrap(),
+            keys,
+            turn: 0,
+            opened: open_with(&disk, &keys.at(0)).unwrap(),
             disk,
             model: Model::default(),
             random: SmallRng::seed_from_u64(seed),
@@ -222,7 +258,8 @@ impl Life {
 
     /// Opens; `back` says how many acknowledged checkpoints may be lost.
     fn reopen(&mut self, back: u64) {
-        self.opened = open(&self.disk).unwrap();
+        self.turn += 1;
+        self.opened = open_with(&self.disk, &self.keys.at(self.turn)).unwrap();
         let stamp = self.model.stamp;
         let end = self.model.end;
         match read(&self.opened) {
@@ -258,7 +295,91 @@ const CHECKPOINTS: usize = 18;
 
 #[test]
 fn the_power_may_go_at_every_step() {
-    let mut quiet = Life::new(1);
+    the_power_goes(Keys::None);
+}
+
+#[test]
+fn the_power_may_go_at_every_step_of_sealed_checkpoints() {
+    the_power_goes(Keys::Rotating);
+}
+
+/// While the index is written again, sealed or plain, or gets its key wrapped anew.
+#[test]
+fn the_power_may_go_while_keys_change() {
+    for (keys, before) in [
+        (Keys::OnAndOff, 0),
+        (Keys::OnAndOff, 1),
+        (Keys::Rotating, 0),
+    ] {
+        for step in 0.. {
+            let mut life = Life::with(step, keys);
+            for _ in 0..=before {
+                life.checkpoint().unwrap();
+                life.checkpoint().unwrap();
+                life.reopen(0);
+            }
+            let sealed = life.opened.index.is_sealed();
+            life.disk.set_faults(Faults {
+                power_off_after: Some(step),
+                ..Faults::default()
+            });
+            let written = life.checkpoint().is_ok();
+            if written {
+                let after = life.opened.index.is_sealed();
+                assert_eq!(after == sealed, keys == Keys::Rotating);
+            }
+            life.crash_and_open();
+            life.checkpoint().unwrap();
+            life.crash_and_open();
+            if written {
+                break;
+            }
+            assert!(step < 200);
+        }
+    }
+}
+
+#[test]
+fn sealed_checkpoints_show_nothing_and_open_with_their_keys_only() {
+    let mut life = Life::with(1, Keys::Rotating);
+    for _ in 0..4 {
+        life.checkpoint().unwrap();
+    }
+    let names = life.disk.list(&life.opened.dir).unwrap();
+    let mut looked_at = 0;
+    for name in names {
+        let bytes = life.disk.contents(&life.opened.dir.join(&name)).unwrap();
+        let found = bytes.windows(4).any(|four| four == b"key ");
+        assert!(!found, "{name}");
+        looked_at += 1;
+    }
+    assert!(looked_at > 4);
+    let changes = life.disk.stats().changes;
+    let other = sealing(&["other"], 1);
+    for keys in [Sealing::default(), other] {
+        let refused = open_with(&life.disk, &keys).unwrap_err();
+        let CheckpointOpenError::Index(index::IndexError::Key { .. }) = refused else {
+            panic!("{refused}");
+        };
+        assert!(refused.to_string().contains("`k0`"), "{refused}");
+    }
+    // The index alone was wrapped anew: the newest run still needs the old key, and is not taken for damaged.
+    life.reopen(0);
+    let identity = life.opened.index.identity().unwrap();
+    life.opened
+        .index
+        .make(&life.disk, &life.opened.dir, identity)
+        .unwrap();
+    let refused = open_with(&life.disk, &sealing(&["k1"], 1)).unwrap_err();
+    let CheckpointOpenError::Run(run::RunError::Key { .. }) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(life.disk.stats().changes, changes + 2, "a write and a sync");
+    life.reopen(0);
+}
+
+fn the_power_goes(keys: Keys) {
+    let mut quiet = Life::with(1, keys);
     for _ in 0..CHECKPOINTS {
         quiet.checkpoint().unwrap();
     }
@@ -270,7 +391,7 @@ fn the_power_may_go_at_every_step() {
     );
     let mut tried = 0;
     for step in 0..steps {
-        let mut life = Life::new(1);
+        let mut life = Life::with(1, keys);
         life.disk.set_faults(Faults {
             power_off_after: Some(step),
             ..Faults::default()
@@ -290,8 +411,9 @@ fn the_power_may_go_at_every_step() {
 
 #[test]
 fn whatever_fails_nothing_is_lost_that_was_copied() {
+    let keys = [Keys::None, Keys::Rotating, Keys::OnAndOff];
     for seed in 0..150 {
-        let mut life = Life::new(seed);
+        let mut life = Life::with(seed, keys[seed as usize % 3]);
         for _ in 0..CHECKPOINTS {
             let some = Some(life.random.random_range(0..20));
             let faults = match life.random.random_range(0..8) {
@@ -474,7 +596,10 @@ fn a_checkpoint_of_an_earlier_server_is_opened_and_replaced() {
 /// Made from the tables of `docs/format.md` by another program.
 #[test]
 fn a_run_and_a_manifest_of_the_first_version_are_read() {
-    let pairs = run::decode_untrusted(include_bytes!("../../fuzz/corpus/run/two-sections"));
+    let pairs = run::decode_untrusted(
+        include_bytes!("../../fuzz/corpus/run/two-sections"),
+        &Sealing::default(),
+    );
     let pair = |key: &'static str, value: Option<Vec<u8>>| {
         (Bytes::from_static(key.as_bytes()), value.map(Bytes::from))
     };
@@ -498,10 +623,16 @@ fn a_run_and_a_manifest_of_the_first_version_are_read() {
 
 #[test]
 fn every_flipped_bit_of_a_run_is_noticed() {
+    for keys in [Sealing::default(), sealing(&["k"], 1)] {
+        flip_bits_of_a_run(&keys);
+    }
+}
+
+fn flip_bits_of_a_run(keys: &Sealing) {
     let disk = SimDisk::new(1);
     let dir = Path::new("c");
     let id = standing(7).id;
-    let mut writer = run::RunWriter::create(&disk, dir, index::Identity(5), 3, id).unwrap();
+    let mut writer = run::RunWriter::create(&disk, dir, index::Identity(5), 3, id, keys).unwrap();
     let large = vec![7; 70_000];
     writer.push(b"", Some(b"first")).unwrap();
     writer.push(b"gone", None).unwrap();
@@ -510,7 +641,7 @@ fn every_flipped_bit_of_a_run_is_noticed() {
     let named = writer.finish().unwrap();
     let bytes = disk.contents(&run::run_path(dir, 3)).unwrap();
     assert_eq!(named.bytes, bytes.len() as u64);
-    let pairs = run::decode_untrusted(&bytes).unwrap();
+    let pairs = run::decode_untrusted(&bytes, keys).unwrap();
     assert_eq!(pairs.len(), 4);
     assert_eq!(pairs[1], (Bytes::from_static(b"gone"), None));
     assert_eq!(pairs[2].1.as_deref(), Some(&large[..]));
@@ -524,15 +655,15 @@ fn every_flipped_bit_of_a_run_is_noticed() {
         };
         for bit in bits {
             broken[at] ^= 1 << bit;
-            let opened = run::decode_untrusted(&broken);
+            let opened = run::decode_untrusted(&broken, keys);
             // The identity and the sequence are the manifest's to compare; then the header's checksum tells.
             assert!(opened.is_err(), "byte {at} bit {bit}");
             broken[at] ^= 1 << bit;
         }
     }
     for len in 0..200 {
-        assert!(run::decode_untrusted(&bytes[..len]).is_err());
-        assert!(run::decode_untrusted(&bytes[..bytes.len() - 1 - len]).is_err());
+        assert!(run::decode_untrusted(&bytes[..len], keys).is_err());
+        assert!(run::decode_untrusted(&bytes[..bytes.len() - 1 - len], keys).is_err());
     }
 }
 

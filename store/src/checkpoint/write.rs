@@ -125,8 +125,14 @@ impl Checkpoints {
             sequence
         };
         let build = || {
-            let mut writer =
-                RunWriter::create(&*self.disk, &self.dir, identity, sequence, through)?;
+            let mut writer = RunWriter::create(
+                &*self.disk,
+                &self.dir,
+                identity,
+                sequence,
+                through,
+                &self.sealing,
+            )?;
             fill(&mut writer)?;
             Ok(writer.finish()?)
         };

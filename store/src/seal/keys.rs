@@ -291,6 +291,12 @@ impl Sealing {
         Ok(Arc::new(DataKey::new(&key)))
     }
 
+    /// The same data key, wrapped with the current master key.
+    pub(crate) fn rewrap(&self, wrapped: &WrappedKey, context: &[u8]) -> io::Result<WrappedKey> {
+        let key = self.unwrap_bytes(wrapped, context)?;
+        self.wrap(&key, context)
+    }
+
     /// Somebody who seals pieces of the file with that key.
     pub(crate) fn sealer(&self, key: Arc<DataKey>) -> io::Result<Sealer> {
         Sealer::new(key, self.random.clone())
@@ -343,6 +349,11 @@ pub(crate) mod tests {
         assert_eq!(opened.open(b"", &mut piece.clone()).unwrap(), b"text");
         assert!(old.is_current(Some(&wrapped)) && !rotated.is_current(Some(&wrapped)));
         assert!(!old.is_current(None) && Sealing::default().is_current(None));
+
+        let again = rotated.rewrap(&wrapped, b"file").unwrap();
+        assert!(rotated.is_current(Some(&again)));
+        let opened = sealing(&["new"], 3).unwrap(&again, b"file").unwrap();
+        assert_eq!(opened.open(b"", &mut piece.clone()).unwrap(), b"text");
 
         let id = KeyId("old".to_owned());
         let missing = sealing(&["new"], 3).unwrap(&wrapped, b"file").unwrap_err();
