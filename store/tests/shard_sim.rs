@@ -2,6 +2,7 @@
 //! out until it was settled, in order, and no message comes twice in one life. Each failure prints
 //! its seed; `ANABRANCH_SEED` runs one seed alone, `ANABRANCH_SEEDS` that many.
 
+mod packing;
 mod worker;
 
 use anabranch_core::gateway::PublishOutcome;
@@ -136,6 +137,7 @@ async fn lives(seed: u64) -> Model {
         let setup = |setup: &mut anabranch_store::shard::DataShardSetup| {
             setup.checkpoint_bytes = checkpoint_bytes;
             setup.options.seed = seed;
+            setup.options.packing = packing::of(seed, number);
         };
         let mut worker = Worker::start_with(&disk, number, setup).await;
         worker.create().await;

@@ -2,14 +2,15 @@
 //! order, and nothing that was never proposed. Each failure prints its seed; `ANABRANCH_SEED` runs
 //! one seed alone, `ANABRANCH_SEEDS` that many.
 
+mod packing;
+
 use anabranch_core::id::{LogIndex, Position, UnixMs};
 use anabranch_core::index::{BLOCK_BYTES, Block, Blocks, Delta};
 use anabranch_store::clock::RuntimeClock;
 use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::group::{Group, GroupOpenError, GroupOptions};
-use anabranch_store::journal::{Compression, OpenError, Packing, WriterMode};
+use anabranch_store::journal::{OpenError, WriterMode};
 use anabranch_store::raft::{Applied, StateMachine};
-use anabranch_store::seal::{KeyRing, Sealing, SeededRandom};
 use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -146,33 +147,6 @@ fn payload(number: u64, len: usize) -> Bytes {
     bytes.into()
 }
 
-/// Keys that rotate from life to life: names and bytes by number.
-fn sealing(life: u64, random: u64) -> Sealing {
-    let line = |number: u64| {
-        let letter = char::from(b'A' + number as u8);
-        format!("k{number}:{}A=\n", letter.to_string().repeat(42))
-    };
-    let ring: String = (0..=life / 2).rev().map(line).collect();
-    let random = Arc::new(SeededRandom::new(random));
-    Sealing::new(KeyRing::parse(&ring).unwrap(), random)
-}
-
-/// One seed in three is plain; of the others one keeps every life sealed, the other changes its mind.
-fn packing(seed: u64, life: u64, random: u64) -> Packing {
-    let sealing = match seed % 3 {
-        0 => return Packing::default(),
-        1 => sealing(life, random),
-        _ if life % 2 == 0 => sealing(life, random).opening_only(),
-        _ => sealing(life, random),
-    };
-    let compressions = [Compression::None, Compression::Lz4, Compression::Zstd];
-    let compression = compressions[(seed / 3 + life) as usize % 3];
-    Packing {
-        compression,
-        sealing,
-    }
-}
-
 /// Runs all lives of one seed; gives a trace that the same seed must repeat.
 async fn lives(seed: u64, weather: Weather) -> (u64, Vec<u64>) {
     let mut random = SmallRng::seed_from_u64(seed);
@@ -186,7 +160,7 @@ async fn lives(seed: u64, weather: Weather) -> (u64, Vec<u64>) {
             tail_bytes: random.random_range(0..4096),
             outstanding_bytes: 20_000,
             seed: random.random(),
-            packing: packing(seed, life, random.random()),
+            packing: packing::of(seed, life),
             writer: WriterMode::Local {
                 latency: Duration::from_micros(random.random_range(0..900)),
             },

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic `ABT1` |
 //! | 4 | 2 | version, 1 |
-//! | 6 | 2 | flags: 0. Reserved: 1 the segment lies in an object store, 2 it is encrypted |
+//! | 6 | 2 | flags: 0. (Whether the segment is sealed, and its key, stands in its header.) |
 //! | 8 | 4 | salt of the segment: the life of its file that this describes |
 //! | 12 | 4 | chain: envelope checksum of the last frame |
 //! | 16 | 8 | position of the first byte |
@@ -26,7 +26,7 @@
 //! | 76 | 4 | number of ranges given back |
 //! | 80 | 4 | CRC-32C of the ranges |
 //! | 84 | 4 | CRC-32C of the frames' places |
-//! | 88 | 36 | 0. Reserved for a key and a place in an object store |
+//! | 88 | 36 | 0 |
 //! | 124 | 4 | CRC-32C of bytes 0..124 |
 //!
 //! Then the ranges, ascending and apart, 8 bytes each: first and end, in logical bytes from the base
