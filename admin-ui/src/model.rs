@@ -151,6 +151,10 @@ numbers! {
         handshakes_failed,
         /// Syncs of the journal
         syncs,
+        /// Bytes of the frames that were compressed or encrypted, before that
+        store_packed_from_bytes,
+        /// Bytes that those frames took in the journal
+        store_packed_to_bytes,
         /// Checkpoints of data shards written
         store_checkpoints,
         /// Checkpoints of data shards that could not be written; what they held is in the next one

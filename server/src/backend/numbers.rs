@@ -149,6 +149,8 @@ impl NodeBackend {
                 logins_failed: self.parts.logins.failed_count(),
                 handshakes_failed: driver.handshakes_failed,
                 syncs: store(|one| one.journal.syncs),
+                store_packed_from_bytes: store(|one| one.journal.packed_from),
+                store_packed_to_bytes: store(|one| one.journal.packed_to),
                 store_checkpoints: store(|one| one.checkpoint.written),
                 store_checkpoints_failed: store(|one| one.checkpoint.failed),
                 store_checkpoint_bytes: store(|one| {

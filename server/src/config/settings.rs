@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use anabranch_core::shard::ShardLimits;
 use anabranch_driver::{DriverLimits, WORKERS_MAX};
+use anabranch_store::journal::Compression;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -111,6 +112,43 @@ pub struct StoreSettings {
     pub ack_timeout_ms: u64,
     /// Published and not yet stored, of one shard; publishers are held back beyond.
     pub parked_bytes_max: usize,
+    /// How frames of the journal of 16 KiB and more are compressed, where that saves an eighth.
+    pub compression: FrameCompression,
+    /// Encryption at rest.
+    pub encryption: EncryptionSettings,
+}
+
+/// How the journal's frames are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FrameCompression {
+    /// Not at all.
+    None,
+    /// LZ4.
+    Lz4,
+    /// Zstandard, level 1.
+    Zstd,
+}
+
+impl From<FrameCompression> for Compression {
+    fn from(setting: FrameCompression) -> Self {
+        match setting {
+            FrameCompression::None => Compression::None,
+            FrameCompression::Lz4 => Compression::Lz4,
+            FrameCompression::Zstd => Compression::Zstd,
+        }
+    }
+}
+
+/// Encryption at rest: off where neither file nor command is named.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EncryptionSettings {
+    /// A file of lines `name:key`, the key 32 bytes in base64: the first is used for what is new, all open.
+    pub key_file: PathBuf,
+    /// A command of the shell that prints such lines.
+    pub key_command: String,
+    /// Whether what is new is encrypted; else the keys only open what is.
+    pub encrypt: bool,
 }
 
 /// Connections and back-pressure.
@@ -250,6 +288,12 @@ impl Default for StoreSettings {
             delayed_max: shard.delayed_max,
             ack_timeout_ms: shard.ack_timeout_ms,
             parked_bytes_max: shard.parked_bytes_max,
+            compression: FrameCompression::None,
+            encryption: EncryptionSettings {
+                key_file: PathBuf::new(),
+                key_command: String::new(),
+                encrypt: true,
+            },
         }
     }
 }
@@ -345,17 +389,20 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
             });
         }
     }
-    for (key, words) in [
-        ("log.format", ["text", "json"]),
-        ("tls.client_auth", ["request", "require"]),
-    ] {
-        let word = merged.find(key).and_then(Value::as_str);
-        if !words.map(Some).contains(&word) {
+    let words: [(&str, &[&str]); 3] = [
+        ("log.format", &["text", "json"]),
+        ("tls.client_auth", &["request", "require"]),
+        ("store.compression", &["none", "lz4", "zstd"]),
+    ];
+    for (key, words) in words {
+        let word = merged.find(key).and_then(Value::as_str).unwrap_or_default();
+        if !words.contains(&word) {
+            let wanted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
             return Err(ConfigError::Range {
                 from: merged.source(key),
                 key: key.to_owned(),
-                wanted: format!("`{}` or `{}`", words[0], words[1]),
-                found: format!("`{}`", word.unwrap_or_default()),
+                wanted: wanted.join(" or "),
+                found: format!("`{word}`"),
             });
         }
     }

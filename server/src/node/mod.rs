@@ -7,6 +7,7 @@
 mod certificates;
 mod descriptors;
 mod founding;
+mod keys;
 mod start;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -27,6 +27,7 @@ use anabranch_store::clock::SystemClock;
 use anabranch_store::disk::Disk;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::group::GroupOptions;
+use anabranch_store::journal::Packing;
 use anabranch_store::shard::{
     DataShard, DataShardSetup, JournalLimit, MetaShard, MetaShardSetup, ShardStartError,
 };
@@ -125,6 +126,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         codecs,
         tls,
     } = super::check(config)?;
+    let packing = super::keys::packing(config)?;
     let data = config.data();
     make_data_folder(&data).map_err(|source| StartError::Data {
         path: data.clone(),
@@ -136,7 +138,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     if !folders.is_empty() && !data.join("meta").is_dir() {
         return Err(StartError::Incomplete(data.join("meta")));
     }
-    let meta = Arc::new(open_meta(settings, &data, &fabric).await?);
+    let meta = Arc::new(open_meta(settings, &packing, &data, &fabric).await?);
     let meta_port: Arc<dyn MetaPort> = meta.clone();
     let founding = Founding {
         fabric: &fabric,
@@ -170,7 +172,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
             codecs: codecs.clone(),
         };
         shards.push(Arc::new(
-            open_shard(settings, &data, setup, ports.clone()).await?,
+            open_shard(settings, &packing, &data, setup, ports.clone()).await?,
         ));
     }
     let shard_ports: Vec<(ShardId, Arc<dyn ShardPort>)> = shards
@@ -383,20 +385,22 @@ fn shard_ids(
     Ok((1..=last).map(ShardId).collect())
 }
 
-fn options(settings: &Settings, name: &str) -> GroupOptions {
+fn options(settings: &Settings, packing: &Packing, name: &str) -> GroupOptions {
     GroupOptions {
         segment_bytes: settings.store.segment_bytes,
         seed: rand::random(),
+        packing: packing.clone(),
         ..GroupOptions::new(name)
     }
 }
 
 async fn open_meta(
     settings: &Settings,
+    packing: &Packing,
     data: &Path,
     fabric: &Arc<Fabric>,
 ) -> Result<MetaShard, StartError> {
-    let usual = options(settings, "meta");
+    let usual = options(settings, packing, "meta");
     let usual = match limit(settings, data) {
         Some(limit) => limit.fit(usual),
         None => usual,
@@ -431,6 +435,7 @@ const META_SEGMENT_BYTES: u64 = 8 << 20;
 
 async fn open_shard(
     settings: &Settings,
+    packing: &Packing,
     data: &Path,
     shard: ShardSetup,
     workers: Vec<(WorkerId, Arc<dyn WorkerPort>)>,
@@ -440,7 +445,7 @@ async fn open_shard(
         dir: data.join(&name),
         disk: Arc::new(RealDisk),
         clock: Arc::new(SystemClock),
-        options: options(settings, &name),
+        options: options(settings, packing, &name),
         shard,
         workers,
         low_water_bytes: settings.store.low_water_bytes,
