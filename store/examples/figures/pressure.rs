@@ -1,0 +1,113 @@
+//! What consumers at the end notice of a reader that walks through history. To be run in a memory cgroup smaller than the
+//! history, so that what the walker reads and what was just written compete.
+//!
+//! Messages come at a fixed rate, each with the time at which it was due; rounds without and with the walker take turns.
+
+use crate::measure::{Arguments, file_bytes, median, percentile};
+use crate::worker::{Worker, start};
+use anabranch_core::id::StreamId;
+use bytes::Bytes;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const HISTORY: StreamId = StreamId(1);
+const TAIL: StreamId = StreamId(2);
+const BODY_BYTES: usize = 1024;
+/// Bodies of the history are larger: fewer of them fill a disk.
+const HISTORY_BODY_BYTES: usize = 4096;
+
+/// Publishes and consumes at `rate`; gives latencies in microseconds, from when each was due until it was there.
+fn tail(worker: &mut Worker, rate: f64, run: Duration) -> Vec<u64> {
+    let (start, mut sent, mut latencies_us) = (Instant::now(), 0u64, Vec::new());
+    let gap = Duration::from_secs_f64(1.0 / rate);
+    while start.elapsed() < run || (latencies_us.len() as u64) < sent {
+        while start.elapsed() < run && start.elapsed() >= gap.mul_f64(sent as f64) {
+            let due_us = gap.mul_f64(sent as f64).as_micros() as u64;
+            let mut body = vec![0; BODY_BYTES];
+            body[..8].copy_from_slice(&due_us.to_le_bytes());
+            worker.publish(&[TAIL], Bytes::from(body));
+            sent += 1;
+        }
+        worker.flush();
+        worker.receive(TAIL, false, |delivery| {
+            let due = delivery.message.body.first_chunk().copied();
+            let due_us = u64::from_le_bytes(due.expect("a stamp"));
+            latencies_us.push((start.elapsed().as_micros() as u64).saturating_sub(due_us));
+        });
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    while worker.under_way() > 0 {
+        worker.receive(TAIL, true, |_| {});
+    }
+    latencies_us
+}
+
+/// Walks through the history, again and again, until told to stop; gives the bytes of bodies.
+fn walk(worker: &mut Worker, messages: u64, stop: &AtomicBool) -> u64 {
+    let mut bytes = 0;
+    while !stop.load(Ordering::Relaxed) {
+        worker.attach(HISTORY, true);
+        let mut seen = 0;
+        while seen < messages && !stop.load(Ordering::Relaxed) {
+            worker.receive(HISTORY, true, |delivery| {
+                seen += 1;
+                bytes += delivery.message.body.len() as u64;
+            });
+        }
+        worker.detach(HISTORY);
+    }
+    bytes
+}
+
+pub fn run(dir: &Path, arguments: &Arguments) {
+    let messages = (arguments.number("mib", 4096.0) * 1024.0 * 1024.0) as u64;
+    let messages = messages / HISTORY_BODY_BYTES as u64;
+    let rate = arguments.number("rate", 2000.0);
+    let round = Duration::from_secs_f64(arguments.number("seconds", 20.0));
+    let (shard, workers) = start(dir, 2);
+    let [mut at_end, mut walker]: [Worker; 2] = workers.try_into().ok().expect("two");
+    at_end.create(HISTORY, true);
+    at_end.create(TAIL, false);
+    let body = Bytes::from(vec![7; HISTORY_BODY_BYTES]);
+    at_end.publish_all(&[HISTORY], &body, messages, false);
+    at_end.attach(TAIL, false);
+    println!(
+        "history of {} MiB in {messages} messages; {rate} messages of {BODY_BYTES} B a second at the end",
+        (messages * HISTORY_BODY_BYTES as u64) >> 20
+    );
+    tail(&mut at_end, rate, round / 4);
+    let mut changes = Vec::new();
+    for _ in 0..arguments.number("rounds", 3.0) as usize {
+        let mut alone = tail(&mut at_end, rate, round);
+        let (before, start, stop) = (
+            shard.stats().journal,
+            Instant::now(),
+            AtomicBool::new(false),
+        );
+        let (mut with, walked) = std::thread::scope(|scope| {
+            let walking = scope.spawn(|| walk(&mut walker, messages, &stop));
+            let with = tail(&mut at_end, rate, round);
+            stop.store(true, Ordering::Relaxed);
+            (with, walking.join().expect("no panic"))
+        });
+        let (after, seconds) = (shard.stats().journal, start.elapsed().as_secs_f64());
+        let [alone_50, with_50] = [&mut alone, &mut with].map(|one| percentile(one, 0.5));
+        let [alone_99, with_99] = [&mut alone, &mut with].map(|one| percentile(one, 0.99));
+        let change = (with_99 as f64 / alone_99.max(1) as f64 - 1.0) * 100.0;
+        changes.push(change);
+        println!(
+            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB mapped, {:.0} MB by file; {:.0} MiB of mapped files resident",
+            walked as f64 / 1048576.0,
+            walked as f64 / seconds / 1e6,
+            (after.read_mapped_bytes - before.read_mapped_bytes) as f64 / 1e6,
+            (after.read_file_bytes - before.read_file_bytes) as f64 / 1e6,
+            file_bytes() as f64 / 1048576.0,
+        );
+    }
+    println!(
+        "  => p99 at the end changes by {:+.0} % (less than 25)",
+        median(&mut changes)
+    );
+    shard.shutdown();
+}
