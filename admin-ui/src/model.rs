@@ -59,6 +59,9 @@ pub struct Node {
     pub disk_used_bytes: u64,
     /// What is free on that file system.
     pub disk_free_bytes: u64,
+    /// The object store for old segments, when there is one.
+    #[serde(default)]
+    pub tier_url: Option<String>,
 }
 
 /// Declares a struct of plain numbers together with the list of its fields, which the metrics walk.
@@ -121,6 +124,20 @@ numbers! {
         store_index_damaged,
         /// Bytes of journal segments that are mapped into memory
         store_mapped_bytes,
+        /// Segments of data shards on the disk
+        store_local_segments,
+        /// Bytes of their files
+        store_local_bytes,
+        /// Segments of data shards in the object store
+        store_tier_segments,
+        /// Bytes of their objects
+        store_tier_bytes,
+        /// Segments that are to move to the object store and have not yet
+        store_tier_waiting,
+        /// Objects that are to be removed and are not yet
+        store_tier_doomed,
+        /// Bytes in the memory for what was read back from the object store
+        store_tier_cache_bytes,
     }
 }
 
@@ -173,6 +190,22 @@ numbers! {
         store_read_mapped_bytes,
         /// Bytes of the journal read from files
         store_read_file_bytes,
+        /// Segments sent to the object store and verified
+        store_tier_uploads,
+        /// Bytes of these
+        store_tier_uploaded_bytes,
+        /// Objects removed from the object store
+        store_tier_removals,
+        /// Requests to the object store that failed
+        store_tier_failures,
+        /// Ranges read back from the object store, each by one request
+        store_tier_range_reads,
+        /// Bytes of these
+        store_tier_range_bytes,
+        /// Reads of what lies in the object store that were answered from memory
+        store_tier_cache_hits,
+        /// Ranges that had to be asked for because they were not in memory
+        store_tier_cache_misses,
     }
 }
 

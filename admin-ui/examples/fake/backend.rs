@@ -372,6 +372,7 @@ impl Fake {
                 memory_bytes: 48 << 20,
                 disk_used_bytes: 3 << 30,
                 disk_free_bytes: 211 << 30,
+                tier_url: Some("s3://plant-history/anabranch".to_owned()),
             },
             gauges: Gauges {
                 connections: connections.len() as u64,
@@ -394,6 +395,11 @@ impl Fake {
                 store_index_damaged: 0,
                 store_mapped_bytes: 192 << 20,
                 store_checkpoint_ms: 85,
+                store_local_segments: 17,
+                store_local_bytes: 17 << 26,
+                store_tier_segments: 412,
+                store_tier_bytes: 412 << 26,
+                ..Gauges::default()
             },
             totals: Totals {
                 received: total(5200.0, 41.0),

@@ -43,6 +43,7 @@ use anabranch_core::router::Fabric;
 use anabranch_core::worker::Verified;
 use anabranch_driver::{Call, Driver};
 use anabranch_store::shard::DataShard;
+use anabranch_store::tier::Tier;
 use tokio::sync::oneshot;
 
 use crate::login::Logins;
@@ -72,6 +73,8 @@ pub struct NodeParts {
     pub meta: Arc<dyn MetaPort>,
     /// The data shards.
     pub shards: Vec<Arc<DataShard>>,
+    /// The object store for their segments.
+    pub tier: Option<Tier>,
     /// Short names of the gateways.
     pub protocols: Vec<&'static str>,
     /// The data folder.

@@ -21,6 +21,7 @@ use anabranch_core::worker::{ConnectionRow as WorkerRow, WorkerCounts};
 use anabranch_driver::{ConnectionRow, TransportKind};
 use anabranch_store::group::GroupStats;
 use anabranch_store::shard::IndexStats;
+use anabranch_store::tier::Tier;
 use tokio::sync::oneshot;
 
 use super::{Done, NodeBackend};
@@ -112,6 +113,8 @@ impl NodeBackend {
         let store = |of: fn(&GroupStats) -> u64| stores.iter().map(of).sum::<u64>();
         let indexes: Vec<IndexStats> = self.parts.shards.iter().map(|one| one.index()).collect();
         let index = |of: fn(&IndexStats) -> u64| indexes.iter().map(of).sum::<u64>();
+        let tier = self.parts.tier.as_ref().map(Tier::stats);
+        let tier = tier.unwrap_or_default();
         let slowest_us = stores.iter().map(|one| one.checkpoint.last_us).max();
         Ok(Overview {
             node: self.node().await,
@@ -134,6 +137,13 @@ impl NodeBackend {
                 store_index_cached_bytes: index(|one| one.cached_bytes),
                 store_index_damaged: index(|one| one.damaged),
                 store_mapped_bytes: store(|one| one.journal.mapped_bytes),
+                store_local_segments: store(|one| one.tier.local_segments),
+                store_local_bytes: store(|one| one.tier.local_bytes),
+                store_tier_segments: store(|one| one.tier.tiered_segments),
+                store_tier_bytes: store(|one| one.tier.tiered_bytes),
+                store_tier_waiting: store(|one| one.tier.waiting),
+                store_tier_doomed: store(|one| one.tier.doomed),
+                store_tier_cache_bytes: tier.cache_bytes,
                 ..Gauges::default()
             },
             totals: Totals {
@@ -162,6 +172,14 @@ impl NodeBackend {
                 store_read_memory_bytes: store(|one| one.journal.read_memory_bytes),
                 store_read_mapped_bytes: store(|one| one.journal.read_mapped_bytes),
                 store_read_file_bytes: store(|one| one.journal.read_file_bytes),
+                store_tier_uploads: tier.uploads,
+                store_tier_uploaded_bytes: tier.uploaded_bytes,
+                store_tier_removals: tier.removals,
+                store_tier_failures: tier.failures,
+                store_tier_range_reads: tier.range_reads,
+                store_tier_range_bytes: tier.range_bytes,
+                store_tier_cache_hits: tier.cache_hits,
+                store_tier_cache_misses: tier.cache_misses,
             },
             protocols: self
                 .parts
@@ -204,6 +222,8 @@ impl NodeBackend {
             .iter()
             .map(|one| one.index().damaged)
             .sum();
+        let tier = self.parts.tier.as_ref();
+        let tier = tier.and_then(|tier| Some((tier.url(), tier.stats().error?)));
         let standing = [
             (
                 "disk",
@@ -222,6 +242,14 @@ impl NodeBackend {
                 "journal",
                 poisoned.map(|(id, why)| {
                     format!("Shard {id} stopped: {why}. Look at its disk, then restart the node.")
+                }),
+            ),
+            (
+                "tier",
+                tier.map(|(url, why)| {
+                    format!(
+                        "The object store {url} does not do as it should: {why}. Nothing is lost, it is tried again."
+                    )
                 }),
             ),
         ];
@@ -255,6 +283,7 @@ impl NodeBackend {
             memory_bytes: resident_bytes(),
             disk_used_bytes,
             disk_free_bytes,
+            tier_url: self.parts.tier.as_ref().map(|tier| tier.url().to_owned()),
         }
     }
 

@@ -22,6 +22,7 @@ mod policy;
 mod retained;
 mod rule;
 mod stream;
+mod tier;
 mod user;
 
 use std::path::PathBuf;
@@ -107,6 +108,13 @@ pub enum Command {
         server: ServerFlags,
         #[command(subcommand)]
         verb: retained::Verb,
+    },
+    /// The object store that old segments go to
+    Tier {
+        #[command(flatten)]
+        server: ServerFlags,
+        #[command(subcommand)]
+        verb: tier::Verb,
     },
     /// Live connections
     Connection {
@@ -267,6 +275,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Binding { server, verb } => binding::run(&server, verb),
         Command::Stream { server, verb } => stream::run(&server, verb),
         Command::Retained { server, verb } => retained::run(&server, verb),
+        Command::Tier { server, verb } => tier::run(&server, verb),
         Command::Connection { server, verb } => connection::run(&server, verb),
         Command::Pub { server, publish } => message::publish(&server, publish),
         Command::Sub { server, follow } => message::follow(&server, &follow),

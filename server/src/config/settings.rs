@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anabranch_core::shard::ShardLimits;
 use anabranch_driver::{DriverLimits, WORKERS_MAX};
 use anabranch_store::journal::Compression;
+use anabranch_store::tier::{Tier, TierError, TierOptions};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -116,6 +117,8 @@ pub struct StoreSettings {
     pub compression: FrameCompression,
     /// Encryption at rest.
     pub encryption: EncryptionSettings,
+    /// Where old segments go.
+    pub tier: TierSettings,
 }
 
 /// How the journal's frames are compressed.
@@ -149,6 +152,74 @@ pub struct EncryptionSettings {
     pub key_command: String,
     /// Whether what is new is encrypted; else the keys only open what is.
     pub encrypt: bool,
+}
+
+/// An object store for sealed segments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierSettings {
+    /// `file:///folder` or `s3://bucket/prefix`; empty is that all segments stay on the disk.
+    pub url: String,
+    /// The S3 server, `https://host:port`; empty is Amazon's of the region.
+    pub endpoint: String,
+    /// Region of the bucket.
+    pub region: String,
+    /// Key of the account; empty is what the environment says (`AWS_ACCESS_KEY_ID`), or the machine's own.
+    pub access_key_id: String,
+    /// File with its secret.
+    pub secret_access_key_file: PathBuf,
+    /// Whether the S3 server may be spoken to without TLS.
+    pub allow_http: bool,
+    /// Bytes of sealed segments that each shard keeps on the disk.
+    pub local_bytes: u64,
+    /// Memory for what is read back, of all shards.
+    pub cache_bytes: u64,
+}
+
+impl Default for TierSettings {
+    fn default() -> Self {
+        let usual = TierOptions::default();
+        TierSettings {
+            url: usual.url,
+            endpoint: usual.endpoint,
+            region: usual.region,
+            access_key_id: usual.access_key_id,
+            secret_access_key_file: PathBuf::new(),
+            allow_http: usual.allow_http,
+            local_bytes: usual.local_bytes,
+            cache_bytes: usual.cache_bytes,
+        }
+    }
+}
+
+impl TierSettings {
+    /// The object store, if there is one.
+    ///
+    /// # Errors
+    /// A setting does not fit, or the secret cannot be read.
+    pub fn start(&self) -> Result<Option<Tier>, TierError> {
+        if self.url.is_empty() {
+            return Ok(None);
+        }
+        let file = &self.secret_access_key_file;
+        let secret = match file.as_os_str().is_empty() {
+            true => String::new(),
+            false => std::fs::read_to_string(file).map_err(|error| {
+                let file = file.display();
+                TierError::Settings(format!("secret_access_key_file {file}: {error}"))
+            })?,
+        };
+        Tier::start(&TierOptions {
+            url: self.url.clone(),
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            access_key_id: self.access_key_id.clone(),
+            secret_access_key: secret.trim().to_owned(),
+            allow_http: self.allow_http,
+            local_bytes: self.local_bytes,
+            cache_bytes: self.cache_bytes,
+        })
+        .map(Some)
+    }
 }
 
 /// Connections and back-pressure.
@@ -294,6 +365,7 @@ impl Default for StoreSettings {
                 key_command: String::new(),
                 encrypt: true,
             },
+            tier: TierSettings::default(),
         }
     }
 }
@@ -362,6 +434,8 @@ pub(super) fn read(merged: &Merged) -> Result<Settings, ConfigError> {
         ("store.delayed_max", 1, i64::MAX),
         ("store.ack_timeout_ms", 0, i64::MAX),
         ("store.parked_bytes_max", 1 << 20, i64::MAX),
+        ("store.tier.local_bytes", 0, i64::MAX),
+        ("store.tier.cache_bytes", 1 << 20, 1 << 40),
         ("limits.connections_max", 1, 10_000_000),
         ("limits.worker_company", 1, 10_000_000),
         ("limits.login_ms", 100, 3_600_000),

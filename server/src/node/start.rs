@@ -31,6 +31,7 @@ use anabranch_store::journal::Packing;
 use anabranch_store::shard::{
     DataShard, DataShardSetup, JournalLimit, MetaShard, MetaShardSetup, ShardStartError,
 };
+use anabranch_store::tier::{Tier, TierError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -74,6 +75,9 @@ pub enum StartError {
         .0.display()
     )]
     Incomplete(PathBuf),
+    /// The object store for segments cannot be used as configured.
+    #[error(transparent)]
+    Tier(#[from] TierError),
     /// A shard does not open; its own words name the folder.
     #[error("cannot open the data: {0}")]
     Shard(#[from] ShardStartError),
@@ -159,6 +163,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
     let crew_size = u16::try_from(ports.len()).unwrap_or(u16::MAX);
     let asker = Arc::new(Asker::new(WorkerId(crew_size)));
     ports.push((asker.id(), asker.clone() as Arc<dyn WorkerPort>));
+    let tier = settings.store.tier.start()?;
     let mut shards = Vec::new();
     let data_limits = settings.store.shard_limits(ids.len());
     for id in ids {
@@ -172,7 +177,15 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
             codecs: codecs.clone(),
         };
         shards.push(Arc::new(
-            open_shard(settings, &packing, &data, setup, ports.clone()).await?,
+            open_shard(
+                settings,
+                &packing,
+                &data,
+                setup,
+                ports.clone(),
+                tier.clone(),
+            )
+            .await?,
         ));
     }
     let shard_ports: Vec<(ShardId, Arc<dyn ShardPort>)> = shards
@@ -232,6 +245,7 @@ pub(super) async fn start(config: &Config) -> Result<Running, StartError> {
         asker,
         meta: meta_port,
         shards: shards.clone(),
+        tier,
         protocols,
         data,
         http,
@@ -439,13 +453,17 @@ async fn open_shard(
     data: &Path,
     shard: ShardSetup,
     workers: Vec<(WorkerId, Arc<dyn WorkerPort>)>,
+    tier: Option<Tier>,
 ) -> Result<DataShard, StartError> {
     let name = format!("shard-{}", shard.id);
     let setup = DataShardSetup {
         dir: data.join(&name),
         disk: Arc::new(RealDisk),
         clock: Arc::new(SystemClock),
-        options: options(settings, packing, &name),
+        options: GroupOptions {
+            tier,
+            ..options(settings, packing, &name)
+        },
         shard,
         workers,
         low_water_bytes: settings.store.low_water_bytes,

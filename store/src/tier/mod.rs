@@ -37,7 +37,7 @@ use tokio::sync::watch;
 #[derive(Clone)]
 pub struct Tier {
     inner: Arc<Inner>,
-    _thread: Arc<Thread>,
+    thread: Arc<Thread>,
 }
 
 impl std::fmt::Debug for Tier {
@@ -74,10 +74,17 @@ struct Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Thread {
+    fn end(&self) {
         let _ = self.stop.send(true);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut thread = thread;
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        // The last one may go on the thread itself, with a task that was ended.
         if let Some(thread) = thread.take()
+            && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
             tracing::error!("the thread of the object store panicked");
@@ -115,7 +122,7 @@ impl Tier {
         });
         Ok(Tier {
             inner,
-            _thread: Arc::new(Thread {
+            thread: Arc::new(Thread {
                 stop,
                 thread: Mutex::new(Some(thread.map_err(TierError::Thread)?)),
             }),
@@ -130,6 +137,12 @@ impl Tier {
         folders.retain(|_, folder| folder.strong_count() > 0);
         folders.insert(number, Arc::downgrade(&folder));
         folder
+    }
+
+    /// Ends the thread, at once: what is half done is done again at the next start. Nothing moves and nothing is read
+    /// back from here on.
+    pub fn stop(&self) {
+        self.thread.end();
     }
 
     /// Where it is: the URL that was configured.

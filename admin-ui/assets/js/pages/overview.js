@@ -54,6 +54,8 @@ export function Overview() {
           <dt>Memory</dt><dd>${bytes(node.memory_bytes)}</dd>
           <dt>Data on disk</dt><dd>${bytes(node.disk_used_bytes)}</dd>
           <dt>Free on disk</dt><dd>${bytes(node.disk_free_bytes)}</dd>
+          ${node.tier_url && html`<dt>Segments on disk</dt><dd>${count(gauges.store_local_segments)}, ${bytes(gauges.store_local_bytes)}</dd>
+          <dt>In the object store</dt><dd title=${node.tier_url}>${count(gauges.store_tier_segments)}, ${bytes(gauges.store_tier_bytes)}${gauges.store_tier_waiting > 0 && ` (${count(gauges.store_tier_waiting)} to go there)`}</dd>`}
           <dt>Traffic in / out</dt><dd>${bytes(now.bytes_in)}/s / ${bytes(now.bytes_out)}/s</dd>
           <dt>Retained messages</dt><dd><a href="#/retained">${count(gauges.retained)}</a></dd>
           <dt>Delayed messages</dt><dd><a href="#/exchanges">${count(gauges.delayed)}</a></dd>
