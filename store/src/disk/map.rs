@@ -23,10 +23,7 @@ impl RealMap {
                   the folder's lock"
     )]
     pub(super) fn of(file: &File, len: usize) -> io::Result<Self> {
-        let map = unsafe { MmapOptions::new().len(len).map(file)? };
-        // Reading ahead is asked for by who knows what is read next.
-        let _ = map.advise(Advice::Random);
-        Ok(Self(map))
+        Ok(Self(unsafe { MmapOptions::new().len(len).map(file)? }))
     }
 }
 

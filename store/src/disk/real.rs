@@ -24,8 +24,9 @@ const ZEROS_PER_SYNC_BYTES: u64 = 2 * 1024 * 1024;
 /// Unit of the allocated size that the system tells, whatever the file system's own.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Bytes asked for in one call ahead of a reader: the kernel cuts a larger wish down to what its queue takes.
-const AHEAD_PER_CALL_BYTES: u64 = 256 * 1024;
+/// Bytes asked for in one call ahead of a reader: the kernel cuts a larger wish down to what it reads ahead by itself,
+/// or its queue takes.
+const AHEAD_PER_CALL_BYTES: u64 = 128 * 1024;
 
 /// Payloads and password hashes are nobody else's to read.
 const PRIVATE_FILE: u32 = 0o600;
