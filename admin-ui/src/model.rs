@@ -380,6 +380,8 @@ pub struct Stream {
     pub dead_lettered: u64,
     /// Publishes refused because it was full.
     pub rejected: u64,
+    /// Dead letters that have to arrive and that no destination has taken yet.
+    pub dead_letters_waiting: u64,
     /// For a session: whether its client is connected.
     pub live: Option<bool>,
     /// The arguments it was declared with.

@@ -72,6 +72,17 @@ impl Retry {
     }
 }
 
+/// How sure a dropped message arrives where it goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadLetterStrategy {
+    /// A full stream that refuses does not get it; what has no destination is gone.
+    #[default]
+    AtMostOnce,
+    /// It stays where it was dropped until all its destinations have it.
+    AtLeastOnce,
+}
+
 /// Where dropped messages go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeadLetterTo {
@@ -119,6 +130,8 @@ pub struct StreamLimits {
     pub priority_max: Option<u8>,
     /// Where dropped messages go.
     pub dead_letter: Option<DeadLetterTo>,
+    /// How sure they arrive there; see [`StreamLimits::insists`].
+    pub dead_letter_strategy: DeadLetterStrategy,
     /// How long a message waits that its reader gave back; absent: it is ready at once.
     pub retry: Option<Retry>,
     /// A delivery is taken from its reader after so many milliseconds without settlement; 0 is never, absent is what
@@ -139,6 +152,7 @@ static NONE: StreamLimits = StreamLimits {
     delivery_limit: None,
     priority_max: None,
     dead_letter: None,
+    dead_letter_strategy: DeadLetterStrategy::AtMostOnce,
     retry: None,
     ack_timeout_ms: None,
 };
@@ -181,6 +195,14 @@ impl StreamLimits {
     /// Whether ready messages are bounded, by letting further ones wait.
     pub fn holds(&self) -> bool {
         self.is_bounded() && self.overflow == Overflow::Hold
+    }
+
+    /// Whether dropped messages must arrive where they go. Not of a stream that drops its oldest to take more: what it
+    /// had to keep would bound nothing.
+    pub fn insists(&self) -> bool {
+        self.dead_letter_strategy == DeadLetterStrategy::AtLeastOnce
+            && self.dead_letter.is_some()
+            && self.overflow != Overflow::DropOldest
     }
 
     fn is_bounded(&self) -> bool {

@@ -132,6 +132,8 @@ pub struct Extra {
     pub overtaken: bool,
     /// Taken by a full stream that holds its publishers, too. Not stored.
     pub at_once: bool,
+    /// Taken by all streams that are named, or by none. Not stored.
+    pub whole: bool,
 }
 
 /// When a message is to be routed, and where from.

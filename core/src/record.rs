@@ -395,6 +395,7 @@ mod tests {
             later,
             overtaken: number.is_multiple_of(2),
             at_once: false,
+            whole: false,
         })
     }
 

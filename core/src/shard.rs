@@ -46,6 +46,7 @@ mod seek;
 mod settle;
 mod setup;
 mod sweep;
+mod unsent;
 mod values;
 mod watch;
 mod wills;
@@ -200,6 +201,7 @@ pub struct Shard<B: Place> {
     workers: BTreeSet<WorkerId>,
     worker_count: u16,
     forwards: forward::Forwards,
+    unsent: unsent::Unsent,
     away: away::Away,
     limiter: limit::Limiter,
     delays: delay::Delays,
@@ -269,6 +271,7 @@ impl<B: Place> Shard<B> {
             workers: BTreeSet::new(),
             worker_count: setup.workers,
             forwards: forward::Forwards::default(),
+            unsent: unsent::Unsent::default(),
             away: away::Away::default(),
             limiter: limit::Limiter::default(),
             delays: delay::Delays::default(),
@@ -368,6 +371,11 @@ impl<B: Place> Shard<B> {
                             continue;
                         }
                         self.saw_kept(by_topic, &streams, extra.as_deref(), &message);
+                    }
+                    if self.refuses_whole(&streams, extra.as_deref(), &message) {
+                        let why = PublishOutcome::Refused(ErrorKind::QuotaExceeded);
+                        self.outbox.published(from, sequence, why);
+                        continue;
                     }
                     if self.limiter.may_refuse()
                         && let Some(stream) =

@@ -317,6 +317,13 @@ fn a_queues_limits_are_those_of_an_applications_arguments() {
         run(&node, &["stream", "add", "x", "--argument", "x-max-length"]).code,
         USAGE
     );
+    let insists = ["policy", "set", "sure", "--pattern", "^none$"];
+    let strategy = ["--dead-letter-strategy", "at_least_once"];
+    done(&node, &[&insists[..], &strategy].concat());
+    let listed = json_of(&node, &["policy", "list"]);
+    let settings = json!({ "dead_letter_strategy": "at_least_once" });
+    assert_eq!(listed[0]["settings"], settings);
+    done(&node, &["policy", "delete", "sure"]);
     done(&node, &["stream", "add", "urgent", "--priority-max", "10"]);
     let shown = json_of(&node, &["stream", "show", "urgent"]);
     assert_eq!(shown["limits"], json!({ "priority_max": 10 }));

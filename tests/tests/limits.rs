@@ -315,6 +315,66 @@ fn a_delivery_limit_ends_what_nobody_can_do() {
     assert_eq!(ready(&mut agent, "work"), 0);
 }
 
+/// [RabbitMQ, Quorum Queues, At-Least-Once Dead Lettering]: what a full target refuses stays until there is room, and so
+/// does what has no target.
+#[test]
+fn a_dead_letter_that_must_arrive_does() {
+    let node = Node::dev();
+    let mut agent = confirming(&node);
+    let full = json!({ "x-max-length": 1, "x-overflow": "reject-publish" });
+    queue(&mut agent, "dead", full);
+    let arguments = json!({
+        "x-queue-type": "quorum",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    });
+    queue(&mut agent, "work", arguments.clone());
+    for body in ["one", "two", "three"] {
+        publish(&mut agent, "work", body);
+    }
+    agent.must("consume", json!({ "queue": "work" }));
+    for _ in 0..3 {
+        let message = agent.take_one();
+        agent.must("nack", json!({ "tag": message["tag"], "requeue": false }));
+    }
+    let api = node.api();
+    until("two letters wait", || {
+        api.stream("work")["dead_letters_waiting"] == 2
+    });
+    let mut reader = amqplib(&node);
+    reader.must("qos", json!({ "prefetch": 1 }));
+    reader.must("consume", json!({ "queue": "dead" }));
+    for body in ["one", "two", "three"] {
+        let message = reader.take_one();
+        assert_eq!(message["body"], body);
+        assert_eq!(death(&message)["reason"], "rejected", "{message:#}");
+        reader.must("ack", json!({ "tag": message["tag"] }));
+    }
+    until("none waits", || {
+        api.stream("work")["dead_letters_waiting"] == 0
+    });
+
+    let mut late = arguments;
+    late["x-dead-letter-routing-key"] = "late".into();
+    queue(&mut agent, "second", late);
+    publish(&mut agent, "second", "four");
+    agent.must("consume", json!({ "queue": "second", "channel": "2" }));
+    let message = agent.take_one();
+    let nack = json!({ "tag": message["tag"], "requeue": false, "channel": "2" });
+    agent.must("nack", nack);
+    until("it waits", || {
+        api.stream("second")["dead_letters_waiting"] == 1
+    });
+    queue(&mut agent, "late", json!({}));
+    agent.must(
+        "consume",
+        json!({ "queue": "late", "channel": "3", "no_ack": true }),
+    );
+    assert_eq!(agent.take_one()["body"], "four");
+}
+
 /// `x-expires`: a queue that nobody uses goes; a consumer is use.
 #[test]
 fn unused_queues_go() {

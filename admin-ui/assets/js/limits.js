@@ -40,10 +40,12 @@ const TEXTS = [
 ];
 const OVERFLOW_ARGUMENTS = { drop_oldest: "drop-head", reject: "reject-publish", reject_and_dead_letter: "reject-publish-dlx", hold: "hold-publisher" };
 
+const STRATEGIES = { at_most_once: "unless it is full", at_least_once: "until they are taken" };
+
 const choose = (words, chosen, none) => html`<option value="" selected=${!chosen}>${none}</option>${Object.entries(words).map(([value, text]) => html`<option value=${value} selected=${chosen === value}>${text}</option>`)}`;
 
 /** Everything that a declaration of a queue can say, rather than of a stream. */
-export const OF_QUEUES = ["mode", "overflow", ...NUMBERS.filter(([, , , argument]) => argument).map(([name]) => name), ...TEXTS.map(([name]) => name)];
+export const OF_QUEUES = ["mode", "overflow", "dead_letter_strategy", ...NUMBERS.filter(([, , , argument]) => argument).map(([name]) => name), ...TEXTS.map(([name]) => name)];
 
 /** Fields for everything that can be set; `only` names those that make sense here. */
 export function LimitFields({ settings = {}, only = null }) {
@@ -55,6 +57,7 @@ export function LimitFields({ settings = {}, only = null }) {
     ${shown("overflow") && html`<${Field} label="When no more may wait"><select name="overflow">${choose(OVERFLOWS, settings.overflow, "not set")}</select><//>`}
     ${numbers.map(([name, label, unit]) => html`<${Field} key=${name} label=${label}><input name=${name} type="number" min=${NEVER_ZERO.includes(name) ? 1 : 0} step="1" placeholder=${unit} defaultValue=${settings[name] ?? ""} /><//>`)}
     ${texts.map(([name, label, none]) => html`<${Field} key=${name} label=${label}><input name=${name} class="mono" maxlength="255" placeholder=${none} defaultValue=${settings[name] ?? ""} /><//>`)}
+    ${shown("dead_letter_strategy") && html`<${Field} label="… they are sent" hint="Until they are taken: only where a full queue refuses or holds"><select name="dead_letter_strategy">${choose(STRATEGIES, settings.dead_letter_strategy, "not set")}</select><//>`}
     ${shown("capture") && html`<${CaptureField} filters=${settings.capture} />`}
   </div>`;
 }
@@ -71,7 +74,7 @@ export const captureOf = (form) => (form.get("capture") ?? "").split(/\s+/).filt
 export function settingsOf(form) {
   const settings = {};
   if (captureOf(form).length) settings.capture = captureOf(form);
-  for (const name of ["mode", "overflow", ...TEXTS.map(([name]) => name)]) {
+  for (const name of ["mode", "overflow", "dead_letter_strategy", ...TEXTS.map(([name]) => name)]) {
     if (form.get(name)) settings[name] = form.get(name);
   }
   for (const [name] of NUMBERS) {
@@ -87,6 +90,7 @@ export function argumentsOf(settings) {
     if (argument && settings[name] != null) given[argument] = settings[name];
   }
   if (settings.mode) given["x-subscription-mode"] = settings.mode;
+  if (settings.dead_letter_strategy) given["x-dead-letter-strategy"] = settings.dead_letter_strategy.replaceAll("_", "-");
   if (settings.overflow) given["x-overflow"] = OVERFLOW_ARGUMENTS[settings.overflow];
   return given;
 }
@@ -107,6 +111,7 @@ export function limitWords(settings) {
     settings.priority_max != null && ["Priorities", `0 to ${settings.priority_max}, the highest first`],
     settings.retry_min_ms != null && ["One that came back waits", `${duration(settings.retry_min_ms)}${settings.retry_multiplier != null ? `, each time ${settings.retry_multiplier} times as long` : " more each time"}${settings.retry_max_ms != null ? `, at most ${duration(settings.retry_max_ms)}` : ""}`],
     settings.ack_timeout_ms != null && ["Acknowledged within", settings.ack_timeout_ms === 0 ? "any time" : duration(settings.ack_timeout_ms)],
+    settings.dead_letter_strategy && ["Dropped ones are sent", STRATEGIES[settings.dead_letter_strategy] ?? settings.dead_letter_strategy],
     to != null && ["Dropped ones go to", `${to || "(default)"}${settings.dead_letter_key != null ? ` with key ${settings.dead_letter_key}` : ""}`],
   ].filter(Boolean);
 }

@@ -57,6 +57,9 @@ pub struct PolicySettings {
     /// With this routing key; absent: the message's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_key: Option<String>,
+    /// `at_most_once` or `at_least_once`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter_strategy: Option<String>,
     /// Topics whose messages streams keep, as filters with `/` between levels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Vec<String>>,

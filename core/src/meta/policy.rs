@@ -12,7 +12,7 @@ use super::{Meta, Stream};
 use crate::address::TopicFilter;
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{StreamId, VhostId};
-use crate::limits::{DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
+use crate::limits::{DeadLetterStrategy, DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -108,6 +108,9 @@ pub struct Settings {
     /// Where dropped messages go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<DeadLetterTo>,
+    /// How sure they arrive there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter_strategy: Option<DeadLetterStrategy>,
     /// Filters of the vhost's topic exchange whose messages are kept; for streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Vec<TopicFilter>>,
@@ -136,6 +139,7 @@ impl Settings {
         take(&mut self.overflow, &lower.overflow);
         take(&mut self.delivery_limit, &lower.delivery_limit);
         take(&mut self.dead_letter, &lower.dead_letter);
+        take(&mut self.dead_letter_strategy, &lower.dead_letter_strategy);
         take(&mut self.capture, &lower.capture);
         take(&mut self.retry, &lower.retry);
         take(&mut self.ack_timeout_ms, &lower.ack_timeout_ms);
@@ -184,6 +188,10 @@ impl Settings {
                 .dead_letter
                 .clone()
                 .or_else(|| self.dead_letter.clone()),
+            dead_letter_strategy: match declared.dead_letter_strategy {
+                DeadLetterStrategy::AtMostOnce => self.dead_letter_strategy.unwrap_or_default(),
+                DeadLetterStrategy::AtLeastOnce => DeadLetterStrategy::AtLeastOnce,
+            },
             retry: declared.retry.or(self.retry),
             // 0 is no limit, so the lower one would not do.
             ack_timeout_ms: declared.ack_timeout_ms.or(self.ack_timeout_ms),

@@ -102,4 +102,6 @@ pub struct Forward {
     pub once: Option<Once>,
     /// The stream that dropped it: it then passes by streams round which it would go for ever.
     pub from: Option<StreamId>,
+    /// It is handed over again until all have it: none may have it twice because another refuses it.
+    pub whole: bool,
 }

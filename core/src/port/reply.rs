@@ -126,6 +126,8 @@ pub struct StreamStat {
     pub dead_lettered: u64,
     /// Publishes refused because it was full, likewise.
     pub rejected: u64,
+    /// Dead letters that no destination has taken yet, and that are tried again.
+    pub dead_letters_waiting: u64,
     /// What bounds it.
     pub limits: StreamLimits,
     /// What it keeps, when it is read by replaying and keeps anything.

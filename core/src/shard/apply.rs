@@ -132,6 +132,7 @@ impl<B: Place> Shard<B> {
         self.heard.forget(id);
         self.limiter.forget(id, &stream.bounds);
         self.delays.forget(id);
+        self.unsent.forget(id);
         self.sweeps.forget(id, &stream.bounds);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {

@@ -128,7 +128,7 @@ impl<B: Place> Shard<B> {
                 // As good as empty, for now: a refusal would cost whoever takes single messages its connection.
                 Question::Get { stream, .. } => {
                     let ready = self.stream_mut(stream).map_or(0, |stream| stream.ready());
-                    let ready = ready + self.beside(stream).entries;
+                    let ready = ready + self.ready_below(stream).entries;
                     Ok(ShardReply::Got(None, ready))
                 }
                 _ => Err(Refusal::new(

@@ -5,7 +5,7 @@
 //! memory.
 //!
 //! Owns: what waits to be sent on, what is on its way, trying again.
-//! Never: routes (`worker/forward.rs`), why a message leaves (`limit.rs`).
+//! Never: routes (`worker/forward.rs`), why a message leaves (`limit.rs`), what has to arrive (`unsent.rs`).
 
 use super::{Bodies, NotYet, Place, Shard};
 use crate::death::{Death, DeathReason, Deaths};
@@ -168,6 +168,9 @@ impl<B: Place> Shard<B> {
                 match errand {
                     // What cannot be read stays, for whoever can mend it.
                     Errand::Later { .. } => {}
+                    Errand::Letter { stream, offset, .. } if self.must_stay(stream, offset) => {
+                        self.unsent.pass(now.monotonic, stream);
+                    }
                     other => self.done_with(other),
                 }
                 continue;
@@ -203,6 +206,7 @@ impl<B: Place> Shard<B> {
                     message,
                     once: None,
                     from: None,
+                    whole: false,
                 }));
             }
             Errand::Will { number } => {
@@ -213,6 +217,7 @@ impl<B: Place> Shard<B> {
                     message,
                     once: Some(once),
                     from: None,
+                    whole: false,
                 }));
             }
             Errand::Letter {
@@ -236,12 +241,14 @@ impl<B: Place> Shard<B> {
         let stream = self.stream_mut(id);
         Ok(stream.and_then(|stream| {
             let to = stream.limits.dead_letter.as_ref()?;
+            let insists = matches!(errand, Errand::Letter { .. }) && stream.limits.insists();
             Some(Forward {
                 id: 0,
                 vhost: stream.vhost,
                 message: Arc::new(letter(now, stream.title(), reason, to, &message)),
                 once: None,
                 from: Some(id),
+                whole: insists,
             })
         }))
     }
@@ -251,19 +258,43 @@ impl<B: Place> Shard<B> {
         let Some(errand) = self.forwards.arrive(id) else {
             return;
         };
-        match outcome {
+        match (outcome, &errand) {
+            (PublishOutcome::Routed, _) => self.done_with(errand),
+            (
+                PublishOutcome::Unroutable | PublishOutcome::Refused(_),
+                Errand::Letter {
+                    stream,
+                    offset,
+                    reason,
+                },
+            ) if self.must_stay(*stream, *offset) => {
+                let now = self.now.monotonic;
+                self.unsent.refuse(now, *stream, *offset, *reason);
+            }
             // A full stream that refuses has been asked; asking again would repeat it in all others.
-            PublishOutcome::Routed
-            | PublishOutcome::Unroutable
-            | PublishOutcome::Refused(ErrorKind::QuotaExceeded) => self.done_with(errand),
-            PublishOutcome::Refused(_) => self.forwards.again.push(errand),
+            (PublishOutcome::Unroutable | PublishOutcome::Refused(ErrorKind::QuotaExceeded), _) => {
+                self.done_with(errand);
+            }
+            (PublishOutcome::Refused(_), _) => self.forwards.again.push(errand),
         }
+    }
+
+    /// Whether a dropped message has to wait until its destinations take it.
+    fn must_stay(&mut self, id: StreamId, offset: u64) -> bool {
+        let stream = self.stream_mut(id);
+        stream.is_some_and(|stream| stream.limits.insists() && stream.is_leaving(offset))
     }
 
     /// It is stored elsewhere, or need not be: nothing is left to do here.
     fn done_with(&mut self, errand: Errand) {
         match errand {
-            Errand::Letter { stream, offset, .. } | Errand::Later { stream, offset } => {
+            Errand::Letter { stream, offset, .. } => {
+                self.with_stream(stream, |shard, stream| {
+                    shard.letter_over(stream, offset);
+                    shard.dismiss(stream, offset);
+                });
+            }
+            Errand::Later { stream, offset } => {
                 self.with_stream(stream, |shard, stream| shard.dismiss(stream, offset));
             }
             Errand::Will { number } => self.will_arrived(number),

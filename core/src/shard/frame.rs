@@ -82,6 +82,8 @@ impl<B: Place> Shard<B> {
             self.limiter.wake_at(),
             self.delays.wake_at(),
             self.retries.wake_at(),
+            // Without room there is nothing to wake for.
+            self.unsent.wake_at().filter(|_| self.forwards.has_room()),
         ];
         let tick = wakes.into_iter().flatten().fold(self.next_tick, Ord::min);
         match self.settles_since {
@@ -97,6 +99,7 @@ impl<B: Place> Shard<B> {
             self.look_at_limits(now);
         }
         self.look_at_retries(now.monotonic);
+        self.send_unsent(now.monotonic);
         if self.away.wake_at().is_some_and(|at| at <= now.monotonic) {
             self.give_up_questions(now.monotonic);
         }

@@ -68,6 +68,9 @@ impl Shard<Arc<Message>> {
             self.saw_kept(by_topic, streams, extra, message);
         }
         let clock = self.now.unix.max(message.published);
+        if self.refuses_whole(streams, extra, message) {
+            return PublishOutcome::Refused(ErrorKind::QuotaExceeded);
+        }
         if self.limiter.may_refuse()
             && let Some(takers) = self.refuse_where_full(streams, extra, message)
         {

@@ -74,7 +74,7 @@ impl<B: Place> Shard<B> {
         list.into_iter().map(|(_, place)| place)
     }
 
-    fn levels_below(&self, id: StreamId) -> impl Iterator<Item = &Stream<B>> {
+    pub(super) fn levels_below(&self, id: StreamId) -> impl Iterator<Item = &Stream<B>> {
         let list = self.levels.get(&id).into_iter().flatten();
         list.filter_map(|(_, place)| self.streams[*place as usize].as_deref())
     }
@@ -158,13 +158,13 @@ impl<B: Place> Shard<B> {
     }
 
     /// What is ready in the levels below the highest.
-    pub(super) fn beside(&self, id: StreamId) -> Volume {
-        let mut beside = Volume::default();
+    pub(super) fn ready_below(&self, id: StreamId) -> Volume {
+        let mut ready = Volume::default();
         if !self.levels.is_empty() {
             let below = self.levels_below(id);
-            below.for_each(|level| beside.replace(Volume::default(), level.ready_volume()));
+            below.for_each(|level| ready.replace(Volume::default(), level.ready_volume()));
         }
-        beside
+        ready
     }
 
     /// Somebody else may be served now.
@@ -315,6 +315,7 @@ impl<B: Place> Shard<B> {
             all.dead_lettered += level.dead_lettered;
             all.rejected += level.rejected;
         }
+        all.dead_letters_waiting = self.unsent_of(id).entries;
         Some(all)
     }
 }

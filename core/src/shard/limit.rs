@@ -115,6 +115,13 @@ impl<B: Place> Shard<B> {
             return self.dismiss(stream, offset);
         }
         stream.tally.dead_lettered += 1;
+        if stream.limits.insists() {
+            let entry = stream.entry(offset);
+            let bytes = entry.map_or(0, |entry| u64::from(entry.body_bytes));
+            if self.unsent.enter(stream.id, (offset, bytes), reason) {
+                return stream.leave(offset);
+            }
+        }
         stream.leave(offset);
         self.forwards.push(Errand::Letter {
             stream: stream.id,
@@ -352,6 +359,32 @@ impl<B: Place> Shard<B> {
         if let Some(stream) = self.stream_mut(id) {
             stream.tally.dead_lettered += 1;
         }
+    }
+
+    /// Whether a publish that goes to all its streams or to none is refused here; those that do not take it count it.
+    pub(super) fn refuses_whole(
+        &mut self,
+        streams: &[StreamId],
+        extra: Option<&Extra>,
+        message: &Message,
+    ) -> bool {
+        if !extra.is_some_and(|extra| extra.whole) || !self.limiter.may_refuse() {
+            return false;
+        }
+        let bytes = message.body.len() as u64;
+        let mut refused = false;
+        for id in streams {
+            let beside = self.beside(*id);
+            if let Some(stream) = self.stream_mut(*id)
+                && stream.limits.refuses()
+                && !stream.limits.holds()
+                && !stream.takes_one_more(bytes, beside)
+            {
+                stream.tally.rejected += 1;
+                refused = true;
+            }
+        }
+        refused
     }
 
     /// Takes what is left of a publish that some stream refused: the publisher is told of the refusal when it is

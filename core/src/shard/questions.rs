@@ -56,6 +56,13 @@ impl<B: Place> Shard<B> {
                 let used = self
                     .stream_mut(stream)
                     .is_some_and(|stream| stream.readers.attached() > 0);
+                // What has to arrive elsewhere is not to go with it.
+                let owes = if_empty && self.unsent_of(stream).entries > 0;
+                if owes {
+                    let why = "dead letters of the queue have not arrived yet";
+                    let refusal = Refusal::new(ErrorKind::NotEmpty, why);
+                    return self.reply(from, ticket, Err(refusal));
+                }
                 if !(if_unused && used) {
                     // What is handed out does not count; only the leader knows what that is.
                     let only_if = if_empty.then(|| self.out_offsets(stream));

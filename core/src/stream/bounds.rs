@@ -135,6 +135,11 @@ impl<B: Place> Stream<B> {
         waiting.into_iter().flatten().min()
     }
 
+    /// Whether a message was settled or dropped, and the journal does not know yet.
+    pub fn is_leaving(&self, offset: u64) -> bool {
+        self.state(offset) == Some(SlotState::Leaving)
+    }
+
     /// Whether a message is there and with nobody.
     pub fn is_ready(&self, offset: u64) -> bool {
         match self.state(offset) {

@@ -30,6 +30,7 @@ impl Worker {
             message,
             once,
             from: source,
+            whole,
         } = forward;
         let mut route = self.router.route(vhost, &message);
         // What a stream dropped was kept when it came in; a newer value may have replaced it since.
@@ -66,7 +67,12 @@ impl Worker {
             if route.holding {
                 extra.get_or_insert_default().at_once = true;
             }
-            let at_once = shard.is_volatile() && !self.blocked.contains(&shard);
+            if whole {
+                extra.get_or_insert_default().whole = true;
+            }
+            // Another worker's memory says what it takes only when it is asked.
+            let unasked = shard == own || !whole;
+            let at_once = shard.is_volatile() && !self.blocked.contains(&shard) && unasked;
             if at_once && shard == own {
                 let extra = extra.as_deref();
                 let result = self

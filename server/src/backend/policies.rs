@@ -7,7 +7,9 @@ use std::sync::Arc;
 use anabranch_admin::backend::{BackendError, Identity};
 use anabranch_admin::model::{DeclareStream, Policy, PolicySettings};
 use anabranch_core::address::TopicFilter;
-use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
+use anabranch_core::limits::{
+    DeadLetterKey, DeadLetterStrategy, DeadLetterTo, Mode, Overflow, Retry, StreamLimits,
+};
 use anabranch_core::meta::MetaCommand;
 use anabranch_core::meta::policy::{AppliesTo, Policy as Stored, Settings};
 use bytes::Bytes;
@@ -32,6 +34,10 @@ const OVERFLOWS: [(&str, Overflow); 4] = [
     ("reject", Overflow::Reject),
     ("reject_and_dead_letter", Overflow::RejectAndDeadLetter),
     ("hold", Overflow::Hold),
+];
+const STRATEGIES: [(&str, DeadLetterStrategy); 2] = [
+    ("at_most_once", DeadLetterStrategy::AtMostOnce),
+    ("at_least_once", DeadLetterStrategy::AtLeastOnce),
 ];
 
 impl NodeBackend {
@@ -144,6 +150,13 @@ fn overflow_word(overflow: Overflow) -> &'static str {
     }
 }
 
+fn strategy_word(strategy: DeadLetterStrategy) -> &'static str {
+    match strategy {
+        DeadLetterStrategy::AtMostOnce => "at_most_once",
+        DeadLetterStrategy::AtLeastOnce => "at_least_once",
+    }
+}
+
 fn settings(given: PolicySettings) -> Done<Settings> {
     let key = given.dead_letter_key.map(|key| {
         let (address, origin_key) = gateways::key_address(&key)
@@ -174,6 +187,9 @@ fn settings(given: PolicySettings) -> Done<Settings> {
         let why = "priority_max is what a queue is declared with (x-max-priority), not a policy";
         return Err(BackendError::Invalid(why.to_owned()));
     }
+    let strategy = given
+        .dead_letter_strategy
+        .map(|word| meant("dead_letter_strategy", &STRATEGIES, &word));
     let mode = given.mode.map(|word| meant("mode", &MODES, &word));
     let overflow = given
         .overflow
@@ -191,6 +207,7 @@ fn settings(given: PolicySettings) -> Done<Settings> {
             exchange: Arc::from(exchange),
             key,
         }),
+        dead_letter_strategy: strategy.transpose()?,
         capture: given.capture.as_deref().map(filters).transpose()?,
         retry,
         ack_timeout_ms: given.ack_timeout_ms,
@@ -215,6 +232,9 @@ pub(super) fn limit_words(limits: &StreamLimits) -> PolicySettings {
         priority_max: limits.priority_max,
         dead_letter_exchange,
         dead_letter_key,
+        // The usual one is not worth a word.
+        dead_letter_strategy: (limits.dead_letter_strategy != DeadLetterStrategy::AtMostOnce)
+            .then(|| strategy_word(limits.dead_letter_strategy).to_owned()),
         capture: None,
         retry_min_ms: limits.retry.map(|retry| retry.min_ms),
         retry_max_ms: limits.retry.and_then(|retry| retry.max_ms),
@@ -259,6 +279,9 @@ fn row(vhost: &str, policy: &Stored) -> Policy {
             priority_max: None,
             dead_letter_exchange,
             dead_letter_key,
+            dead_letter_strategy: settings
+                .dead_letter_strategy
+                .map(|strategy| strategy_word(strategy).to_owned()),
             capture: settings.capture.as_ref().map(|filters| {
                 let words = filters.iter().map(|filter| filter.as_str().to_owned());
                 words.collect()

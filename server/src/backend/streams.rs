@@ -389,6 +389,7 @@ fn row(vhost: &str, mode: &str, stat: &StreamStat) -> Stream {
         dropped: stat.dropped,
         dead_lettered: stat.dead_lettered,
         rejected: stat.rejected,
+        dead_letters_waiting: stat.dead_letters_waiting,
         mode: mode.to_owned(),
         active: stat.active.map(|reader| reader.connection.to_string()),
         kept: stat.kept.map(|range| Kept {

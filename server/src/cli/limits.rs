@@ -36,6 +36,9 @@ pub struct LimitFlags {
     /// ... with this routing key [default: the message's own]
     #[arg(long, value_name = "KEY", requires = "dead_letter_exchange")]
     dead_letter_key: Option<String>,
+    /// How sure it gets there: at_least_once needs an overflow that refuses or holds
+    #[arg(long, value_parser = ["at_most_once", "at_least_once"])]
+    dead_letter_strategy: Option<String>,
     /// What its reader gives back waits so long before it is ready again
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     retry_min_ms: Option<u64>,
@@ -65,6 +68,7 @@ impl LimitFlags {
                 ("overflow", Some("reject_and_dead_letter")) => Value::from("reject-publish-dlx"),
                 ("overflow", Some("hold")) => Value::from("hold-publisher"),
                 ("overflow", _) => Value::from("drop-head"),
+                ("dead_letter_strategy", Some(text)) => Value::from(text.replace('_', "-")),
                 _ => value,
             };
             (argument.to_owned(), value)
@@ -110,6 +114,11 @@ impl LimitFlags {
                 "dead_letter_key",
                 "x-dead-letter-routing-key",
                 text(&self.dead_letter_key),
+            ),
+            (
+                "dead_letter_strategy",
+                "x-dead-letter-strategy",
+                text(&self.dead_letter_strategy),
             ),
             (
                 "retry_min_ms",

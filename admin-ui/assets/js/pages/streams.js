@@ -129,6 +129,7 @@ export function StreamPage({ vhost, name }) {
       <${Stat} name="Out" value=${rate(speed("delivered"))} note=${`${count(data.delivered)} in all`} />
       <${Stat} name="Acknowledged" value=${rate(speed("acknowledged"))} note=${`${count(data.acknowledged)} in all`} />
       ${data.dropped > 0 && html`<${Stat} name="Dropped" value=${count(data.dropped)} note=${`${count(data.dead_lettered)} dead-lettered`} />`}
+      ${data.dead_letters_waiting > 0 && html`<${Stat} name="Dead letters waiting" value=${count(data.dead_letters_waiting)} note="no destination has taken them yet" />`}
       ${data.rejected > 0 && html`<${Stat} name="Refused" value=${count(data.rejected)} note="it was full" />`}
     </div>
     <${Card} title="Depth" actions=${html`<span class="live"><span class="dot"></span>live, since you opened this page</span>`}>

@@ -82,7 +82,7 @@ impl<B: Place> Shard<B> {
             matches!(got, Ok(None))
         });
         let ready = self.stream_mut(id).map_or(0, |stream| stream.ready());
-        let ready = ready + self.beside(id).entries;
+        let ready = ready + self.ready_below(id).entries;
         Ok(Ok(ShardReply::Got(got?, ready)))
     }
 

@@ -71,6 +71,7 @@ pub(in crate::shard) fn stat<B: Place>(stream: &Stream<B>) -> StreamStat {
         dropped: tally.dropped,
         dead_lettered: tally.dead_lettered,
         rejected: tally.rejected,
+        dead_letters_waiting: 0,
         limits: (*stream.limits).clone(),
         kept: match stream.replays() {
             true => stream.kept_range(),

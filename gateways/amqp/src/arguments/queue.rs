@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Mode, Overflow, Retry, StreamLimits};
+use anabranch_core::limits::{
+    DeadLetterKey, DeadLetterStrategy, DeadLetterTo, Mode, Overflow, Retry, StreamLimits,
+};
 use anabranch_core::properties::Value as NeutralValue;
 use bytes::Bytes;
 
@@ -275,10 +277,14 @@ impl Reading {
                 _ => return Err(invalid(name, "must be true or false")),
             },
             "x-subscription-mode" => self.mode = Some(mode(name, value)?),
-            // From here on: how other brokers lay a queue out. Checked, and without effect.
             "x-dead-letter-strategy" => {
-                one_of(name, value, &["at-most-once", "at-least-once"])?;
+                let known = ["at-most-once", "at-least-once"];
+                limits.dead_letter_strategy = match one_of(name, value, &known)? {
+                    b"at-least-once" => DeadLetterStrategy::AtLeastOnce,
+                    _ => DeadLetterStrategy::AtMostOnce,
+                };
             }
+            // From here on: how other brokers lay a queue out. Checked, and without effect.
             "x-max-in-memory-length" | "x-max-in-memory-bytes" => {
                 number(name, value, 0)?;
             }
@@ -509,6 +515,7 @@ mod tests {
                 age_max_ms: None,
                 priority_max: None,
                 dead_letter: None,
+                dead_letter_strategy: DeadLetterStrategy::AtMostOnce,
                 retry: None,
                 ack_timeout_ms: None,
             }
