@@ -47,6 +47,14 @@ impl S3 {
         S3 { address, shared }
     }
 
+    /// Parts of larger objects that came so far.
+    pub fn parts_sent(&self) -> usize {
+        let told = self.shared.requests.lock().unwrap();
+        told.iter()
+            .filter(|one| one.contains("partNumber="))
+            .count()
+    }
+
     pub fn keys(&self) -> Vec<String> {
         self.shared
             .objects
