@@ -25,6 +25,7 @@ mod forward;
 mod frame;
 mod groups;
 mod hold;
+mod inspect;
 mod intake;
 mod keyed;
 mod levels;
@@ -53,6 +54,7 @@ mod wills;
 
 pub(crate) use checkpoint::Changes;
 pub use checkpoint::{CHECKPOINT_VERSION, Cached, CheckpointError, Damaged};
+pub use inspect::{EntryPlace, IndexUse, StreamFacts, StreamSort};
 pub use intake::Store;
 pub use referred::JOURNAL_PAGE_BYTES;
 pub use replay::FILTER_HEADER;

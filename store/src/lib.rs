@@ -8,7 +8,9 @@
 pub mod checkpoint;
 pub mod clock;
 pub mod disk;
+pub mod finding;
 pub mod group;
+pub mod inspect;
 pub mod journal;
 pub mod raft;
 pub mod seal;

@@ -69,6 +69,11 @@ pub(crate) struct PageOf {
 }
 
 impl Values {
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.kept.entries
+    }
+
     /// How many there are, and their cost.
     pub(crate) fn kept(&self) -> Volume {
         self.kept

@@ -76,6 +76,14 @@ impl Allocator {
         self.end
     }
 
+    /// How many blocks are in use, and how many of those that ever were are not.
+    pub(super) fn used_and_free(&self) -> (u64, u64) {
+        let lists = [&self.released, &self.frozen, &self.copied, &self.resting];
+        let free = self.free.len() + lists.into_iter().map(Vec::len).sum::<usize>();
+        let ever = u64::from(self.end - 1);
+        (ever.saturating_sub(free as u64), free as u64)
+    }
+
     /// A checkpoint names these, ascending, and all others below `end` may be named by the one before it.
     pub(super) fn restore(&mut self, end: u32, named: &[u32]) {
         let last = named.last().map_or(0, |last| *last);

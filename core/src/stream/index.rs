@@ -261,6 +261,18 @@ impl State {
         self.allocator.end()
     }
 
+    /// Blocks in use, and blocks that were.
+    pub(crate) fn blocks_used_and_free(&self) -> (u64, u64) {
+        self.allocator.used_and_free()
+    }
+
+    /// Blocks that could not be read, ascending.
+    pub(crate) fn unreadable_blocks(&self) -> Vec<Block> {
+        let mut blocks: Vec<u32> = self.unreadable.iter().copied().collect();
+        blocks.sort_unstable();
+        blocks.into_iter().map(Block).collect()
+    }
+
     /// A checkpoint names these blocks.
     pub(crate) fn restore(&mut self, serial: Serial, end: u32, mut named: Vec<u32>) {
         self.serial = self.serial.max(serial);

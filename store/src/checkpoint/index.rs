@@ -155,6 +155,12 @@ impl IndexFile {
         })
     }
 
+    /// Offset of a block in the file; 0 when there is none.
+    pub(super) fn offset_of(&self, block: Block) -> u64 {
+        let slots = self.slots();
+        slots.map_or(0, |slots| slots.at(u64::from(block.0)))
+    }
+
     fn slots(&self) -> Option<Arc<Slots>> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.clone()

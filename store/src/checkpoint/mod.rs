@@ -26,6 +26,7 @@ mod open;
 pub mod run;
 mod slots;
 mod stats;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 pub mod whole;

@@ -243,7 +243,8 @@ impl Slots {
             }
     }
 
-    fn at(&self, block: u64) -> u64 {
+    /// Offset of a block in the file.
+    pub(super) fn at(&self, block: u64) -> u64 {
         BLOCK + block * self.slot_bytes()
     }
 

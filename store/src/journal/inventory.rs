@@ -45,14 +45,66 @@ pub(super) struct SegmentAt {
     pub(super) object: Option<Object>,
 }
 
+impl SegmentAt {
+    /// Opens the segment that begins at `base` and reads its header.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        base: Position,
+        sealing: &Sealing,
+    ) -> Result<Self, OpenError> {
+        Self::open_unkeyed(disk, dir, base)?.open_key(sealing)
+    }
+
+    /// One that lies in the object store.
+    pub(super) fn away(
+        dir: &Path,
+        header: SegmentHeader,
+        file: Arc<dyn DiskFile>,
+        object: Object,
+    ) -> Self {
+        Self {
+            path: segment_path(dir, header.base),
+            file,
+            header,
+            key: None,
+            object: Some(object),
+        }
+    }
+
+    fn open_key(mut self, sealing: &Sealing) -> Result<Self, OpenError> {
+        match self.header.open_key(sealing) {
+            Ok(key) => self.key = key,
+            Err(source) => {
+                let path = self.path;
+                return Err(OpenError::Key { path, source });
+            }
+        }
+        Ok(self)
+    }
+
+    /// The same without its key: what is sealed in it stays so.
+    pub(super) fn open_unkeyed(
+        disk: &dyn Disk,
+        dir: &Path,
+        base: Position,
+    ) -> Result<Self, OpenError> {
+        let path = segment_path(dir, base);
+        let file = disk.open(&path).map_err(OpenError::io(&path))?;
+        let header = read_header(&*file, &path, base)?;
+        Ok(Self {
+            path,
+            file,
+            header,
+            key: None,
+            object: None,
+        })
+    }
+}
+
 impl Inventory {
     pub(super) fn of(disk: &dyn Disk, dir: &Path) -> Result<Self, OpenError> {
         let names = disk.list(dir).map_err(OpenError::io(dir))?;
-        let found = |parse: fn(&str) -> Option<Position>| {
-            let mut found: Vec<Position> = names.iter().filter_map(|name| parse(name)).collect();
-            found.sort_unstable();
-            found
-        };
         let path = dir.join(RELEASED_NAME);
         let released = match Released::read(disk, dir) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -69,6 +121,20 @@ impl Inventory {
             }
             read => read.map_err(OpenError::io(path))?,
         };
+        Ok(Self::sorted(names, released, tiered))
+    }
+
+    /// Of these names, when these segments were released and those lie in the object store.
+    pub(super) fn sorted(
+        names: Vec<String>,
+        released: Option<Released>,
+        tiered: Option<Catalogue>,
+    ) -> Self {
+        let found = |parse: fn(&str) -> Option<Position>| {
+            let mut found: Vec<Position> = names.iter().filter_map(|name| parse(name)).collect();
+            found.sort_unstable();
+            found
+        };
         let gone = |base: &Position| released.as_ref().is_some_and(|list| list.contains(*base));
         let is_tiered = |base: Position| {
             let listed = tiered.as_ref().and_then(|list| list.get(base));
@@ -81,14 +147,14 @@ impl Inventory {
         let away = tiered.iter().flat_map(Catalogue::bases);
         bases.extend(away.filter(|base| !gone(base)));
         bases.sort_unstable();
-        Ok(Self {
+        Self {
             bases,
             tables: found(parse_table_name),
             leftover,
             tiered,
             released,
             names,
-        })
+        }
     }
 
     pub(super) fn has_meta(&self) -> bool {
@@ -134,30 +200,12 @@ impl Inventory {
         folder: Option<&Folder>,
     ) -> Result<Vec<SegmentAt>, OpenError> {
         let open = |base: &Position| {
-            let path = segment_path(dir, *base);
             let tiered = self.tiered.as_ref().and_then(|list| list.get(*base));
-            let (file, header, object) = match folder.zip(tiered) {
-                Some((folder, Tiered { header, object })) => {
-                    let file = folder.file(*base, *object, header.capacity_bytes);
-                    (file, *header, Some(*object))
-                }
-                None => {
-                    let file = disk.open(&path).map_err(OpenError::io(&path))?;
-                    let header = read_header(&*file, &path, *base)?;
-                    (file, header, None)
-                }
+            let Some((folder, Tiered { header, object })) = folder.zip(tiered) else {
+                return SegmentAt::open(disk, dir, *base, sealing);
             };
-            let key = match header.open_key(sealing) {
-                Ok(key) => key,
-                Err(source) => return Err(OpenError::Key { path, source }),
-            };
-            Ok(SegmentAt {
-                path,
-                file,
-                header,
-                key,
-                object,
-            })
+            let file = folder.file(*base, *object, header.capacity_bytes);
+            SegmentAt::away(dir, *header, file, *object).open_key(sealing)
         };
         self.bases.iter().map(open).collect()
     }

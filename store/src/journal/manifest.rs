@@ -149,29 +149,29 @@ impl Journal {
 }
 
 /// A frame of a part.
-struct FrameAt {
-    index: LogIndex,
-    from: Position,
-    to: Position,
-    offset: u64,
-    end_offset: u64,
+pub(super) struct FrameAt {
+    pub(super) index: LogIndex,
+    pub(super) from: Position,
+    pub(super) to: Position,
+    pub(super) offset: u64,
+    pub(super) end_offset: u64,
 }
 
 /// The frames of a segment up to one, and what of them was given back.
-struct Part {
-    base: Position,
+pub(super) struct Part {
+    pub(super) base: Position,
     first_index: LogIndex,
-    file: Arc<SegmentFile>,
+    pub(super) file: Arc<SegmentFile>,
     object: Option<Object>,
-    frames: Vec<FrameAt>,
+    pub(super) frames: Vec<FrameAt>,
     places_crc: u32,
     given_back: Vec<(u32, u32)>,
 }
 
 impl Part {
-    fn of(segment: &Segment, through: LogIndex) -> Option<Part> {
+    pub(super) fn of(segment: &Segment, through: LogIndex) -> Option<Part> {
         let table = segment.table();
-        let count = through.0 + 1 - segment.first_index.0;
+        let count = through.0.saturating_add(1) - segment.first_index.0;
         let count = table.places.len().min(usize::try_from(count).ok()?);
         let end_of = |nth: usize| {
             let next = table.places.get(nth + 1);
@@ -202,7 +202,7 @@ impl Part {
     }
 
     /// What lives. Of a packed frame all does as long as a part of it does.
-    fn extents(&self) -> io::Result<Vec<Extent>> {
+    pub(super) fn extents(&self) -> io::Result<Vec<Extent>> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut add = |next: Extent| match extents.last_mut() {
             Some(last) if last.to == next.from && last.file_to == next.file_from => {
@@ -258,7 +258,7 @@ impl Part {
     }
 
     /// The parts of a frame that were not given back.
-    fn living(&self, frame: &FrameAt) -> Vec<(Position, Position)> {
+    pub(super) fn living(&self, frame: &FrameAt) -> Vec<(Position, Position)> {
         let mut living = Vec::new();
         let mut from = frame.from;
         let place = |inside: u32| Position(self.base.0 + u64::from(inside));

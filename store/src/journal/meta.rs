@@ -129,6 +129,51 @@ pub(crate) struct MetaFile {
     sequence: u64,
 }
 
+/// The two slots as they lie there; none where one is not sound.
+#[derive(Debug)]
+pub(crate) struct Slots([Option<(u64, Meta)>; 2]);
+
+impl Slots {
+    /// Reads both.
+    fn read(file: &dyn DiskFile) -> io::Result<Slots> {
+        let mut bytes = [0; 2 * SLOT_BYTES];
+        match file.read_at(&mut bytes, 0) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(Slots([None; 2]));
+            }
+            Err(error) => return Err(error),
+        }
+        let (first, second) = bytes.split_at(SLOT_BYTES);
+        Ok(Slots([Meta::decode(first), Meta::decode(second)]))
+    }
+
+    /// Reads those of the file in `dir`, and changes nothing; `None` when there is no file.
+    pub(super) fn look(disk: &dyn Disk, dir: &Path) -> io::Result<Option<Slots>> {
+        match disk.open(&dir.join(META_NAME)) {
+            Ok(file) => Slots::read(&*file).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn newest(&self) -> Option<(u64, Meta)> {
+        let sound = self.0.into_iter().flatten();
+        sound.max_by_key(|(sequence, _)| *sequence)
+    }
+
+    /// What counts; nothing when neither is sound.
+    pub(super) fn meta(&self) -> Option<Meta> {
+        self.newest().map(|(_, meta)| meta)
+    }
+
+    /// Offset in the file of the first slot that is not sound.
+    pub(super) fn rotten(&self) -> Option<u64> {
+        let nth = self.0.iter().position(Option::is_none)?;
+        Some((nth * SLOT_BYTES) as u64)
+    }
+}
+
 impl MetaFile {
     /// Opens or creates the file in `dir`. `None` when it exists and neither slot is sound.
     pub(crate) fn open(disk: &dyn Disk, dir: &Path) -> io::Result<Option<(MetaFile, Meta)>> {
@@ -140,25 +185,12 @@ impl MetaFile {
             }
             Err(error) => return Err(error),
         };
-        let mut bytes = [0; 2 * SLOT_BYTES];
-        match file.read_at(&mut bytes, 0) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        let slots = [
-            Meta::decode(&bytes[..SLOT_BYTES]),
-            Meta::decode(&bytes[SLOT_BYTES..]),
-        ];
-        let Some((sequence, meta)) = slots
-            .into_iter()
-            .flatten()
-            .max_by_key(|(sequence, _)| *sequence)
-        else {
+        let slots = Slots::read(&*file)?;
+        let Some((sequence, meta)) = slots.newest() else {
             return Ok(None);
         };
         let mut opened = MetaFile { file, sequence };
-        if slots[0] != slots[1] {
+        if slots.0[0] != slots.0[1] {
             // A crash came between the two writes, or one slot rotted: make them equal again.
             opened.write(&meta)?;
         }

@@ -19,6 +19,7 @@ mod inventory;
 mod keeper;
 mod manifest;
 mod mapped;
+pub(crate) mod mend;
 pub mod meta;
 mod opened;
 pub mod pack;
@@ -32,6 +33,7 @@ mod segment;
 mod spares;
 mod spot;
 mod stats;
+pub(crate) mod survey;
 mod table;
 mod tail;
 mod tiered;
@@ -142,6 +144,7 @@ impl Journal {
             must_reach: checkpoint_end,
             sealing: options.packing.sealing.clone(),
             tier: options.tier.clone(),
+            lose_synced: false,
         };
         let found = recover(&*disk, dir, &told)?;
         let folder = found.folder;

@@ -76,6 +76,9 @@ pub(crate) struct Told {
     pub(crate) sealing: Sealing,
     /// Where segments may lie beside the disk.
     pub(crate) tier: Option<TierPlace>,
+    /// Somebody who mends the journal takes it that frames which were synced are lost from the first one on that is
+    /// not sound, but for those that must be there.
+    pub(crate) lose_synced: bool,
 }
 
 /// Where the scan stands: what the next frame must match.
@@ -90,7 +93,7 @@ pub(super) struct Expect {
 
 impl Expect {
     /// Goes on with a segment before which others were released.
-    fn jump(&mut self, header: &SegmentHeader) {
+    pub(super) fn jump(&mut self, header: &SegmentHeader) {
         self.index = header.first_index.0;
         self.term = self.term.max(header.prev_term.0);
         self.chain = header.prev_crc;
@@ -98,7 +101,7 @@ impl Expect {
     }
 
     /// Goes on behind a segment whose side file is believed.
-    fn skip(&mut self, table: &SideTable) {
+    pub(super) fn skip(&mut self, table: &SideTable) {
         self.index += table.frames.places.len() as u64;
         self.term = table.last_term.0;
         self.chain = table.chain;
@@ -107,7 +110,7 @@ impl Expect {
     }
 
     /// The side file of a segment that was just read to its end.
-    fn table_of(&self, read: &Scanned) -> SideTable {
+    pub(super) fn table_of(&self, read: &Scanned) -> SideTable {
         SideTable {
             salt: read.header.salt,
             chain: self.chain,
@@ -128,7 +131,7 @@ pub(super) struct Scanned {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) header: SegmentHeader,
     pub(super) segment: Segment,
-    key: Option<Arc<DataKey>>,
+    pub(super) key: Option<Arc<DataKey>>,
 }
 
 /// Opens what lies in `dir`, creating the first segment when there is none.
@@ -283,7 +286,11 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
     let (last_nth, fault) = fault.unwrap_or((scanned.len() - 1, FrameFault::NoMagic));
 
     let found = search(&scanned[last_nth..], &expect, &meta).map_err(OpenError::io(dir))?;
-    if let Some(proof) = proof_of_sync(&found, &expect, &meta, told) {
+    let purged_end = meta.purged.map_or(0, |purged| purged.index.0 + 1);
+    let may_lose = told.lose_synced && told.must_reach.max(purged_end) <= expect.index;
+    if let Some(proof) = proof_of_sync(&found, &expect, &meta, told)
+        && !may_lose
+    {
         let what = format!("{fault}, and {proof}");
         return Err(corrupt(
             scanned[last_nth].path.clone(),
@@ -426,7 +433,7 @@ fn create_first(
     })
 }
 
-fn segment_of(header: &SegmentHeader, slot: FileSlot) -> Segment {
+pub(super) fn segment_of(header: &SegmentHeader, slot: FileSlot) -> Segment {
     let SegmentHeader {
         base,
         first_index,
@@ -438,7 +445,7 @@ fn segment_of(header: &SegmentHeader, slot: FileSlot) -> Segment {
 }
 
 /// Believes frames of one segment until one does not match; says why it stopped.
-fn scan(
+pub(super) fn scan(
     this: &mut Scanned,
     expect: &mut Expect,
     meta: &Meta,

@@ -73,6 +73,25 @@ impl Released {
         bytes
     }
 
+    /// Where the two copies of the file in `dir` begin to differ; nothing when they do not, or there is no file.
+    pub(super) fn differs_at(disk: &dyn Disk, dir: &Path) -> io::Result<Option<u64>> {
+        let file = match disk.open(&dir.join(RELEASED_NAME)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+        file.read_at(&mut bytes, 0)?;
+        let half = bytes.len() / 2;
+        let (first, second) = bytes.split_at(half);
+        let first_is_sound = Self::decode_one(first).is_some();
+        let at = first
+            .iter()
+            .zip(second)
+            .position(|(one, other)| one != other);
+        Ok(at.map(|at| (at + if first_is_sound { half } else { 0 }) as u64))
+    }
+
     fn decode(bytes: &[u8]) -> Option<Self> {
         let half = bytes.len() / 2;
         Self::decode_one(&bytes[..half]).or_else(|| Self::decode_one(&bytes[half..]))

@@ -201,22 +201,29 @@ pub(crate) fn parse_table_name(name: &str) -> Option<Position> {
 
 /// Reads a side file; `None` when there is none or it is of no use.
 pub(crate) fn read_table(disk: &dyn Disk, dir: &Path, base: Position) -> Option<SideTable> {
-    let path = table_path(dir, base);
-    let read = || -> io::Result<Option<SideTable>> {
-        let file = disk.open(&path)?;
-        let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
-        let mut bytes = vec![0; len];
-        file.read_at(&mut bytes, 0)?;
-        Ok(SideTable::decode(&bytes))
+    look_at_table(disk, dir, base).unwrap_or_else(|what| {
+        let path = table_path(dir, base);
+        tracing::warn!(path = %path.display(), error = %what, "a side file is of no use; its segment is read instead");
+        None
+    })
+}
+
+/// Reads a side file; `None` when there is none, an error of kind `InvalidData` when it is not sound.
+pub(super) fn look_at_table(
+    disk: &dyn Disk,
+    dir: &Path,
+    base: Position,
+) -> io::Result<Option<SideTable>> {
+    let file = match disk.open(&table_path(dir, base)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
     };
-    let what = match read() {
-        Ok(Some(table)) => return Some(table),
-        Ok(None) => io::Error::from(io::ErrorKind::InvalidData),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => error,
-    };
-    tracing::warn!(path = %path.display(), error = %what, "a side file is of no use; its segment is read instead");
-    None
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    file.read_at(&mut bytes, 0)?;
+    let read = SideTable::decode(&bytes);
+    read.map(Some).ok_or(io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

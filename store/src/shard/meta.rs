@@ -184,15 +184,23 @@ impl StateMachine for Machine {
         pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
         _blocks: Arc<dyn Blocks>,
     ) -> Result<(), String> {
-        for (key, state) in pairs {
-            if key != WHOLE_KEY {
-                return Err("a pair of metadata that this server does not know".to_owned());
-            }
-            let meta = Meta::decode(&state).map_err(|error| error.to_string())?;
-            self.fabric.install(meta);
-        }
-        Ok(())
+        restore(&self.fabric, pairs)
     }
+}
+
+/// Takes the pairs of a checkpoint as a node's metadata.
+pub(crate) fn restore(
+    fabric: &Fabric,
+    pairs: &mut dyn Iterator<Item = (Bytes, Bytes)>,
+) -> Result<(), String> {
+    for (key, state) in pairs {
+        if key != WHOLE_KEY {
+            return Err("a pair of metadata that this server does not know".to_owned());
+        }
+        let meta = Meta::decode(&state).map_err(|error| error.to_string())?;
+        fabric.install(meta);
+    }
+    Ok(())
 }
 
 fn encode(commands: &[MetaCommand]) -> Result<Bytes, serde_json::Error> {
@@ -206,7 +214,8 @@ fn encode(commands: &[MetaCommand]) -> Result<Bytes, serde_json::Error> {
     Ok(payload.freeze())
 }
 
-fn decode(payload: &[u8]) -> Result<Vec<MetaCommand>, String> {
+/// The commands of a frame.
+pub(crate) fn decode(payload: &[u8]) -> Result<Vec<MetaCommand>, String> {
     let Some((&PAYLOAD_VERSION, mut rest)) = payload.split_first() else {
         return Err("metadata of a version that this server does not know".to_owned());
     };

@@ -37,7 +37,7 @@ fn mixed(indexes: std::ops::Range<u64>, term: u64) -> Vec<Frame> {
     let one = |index: u64| {
         let lens = [0, 100, COMPRESS_FROM_BYTES, 5000, 30_000];
         let mut frame = frame(index, term, lens[(index + term) as usize % lens.len()]);
-        if index.is_multiple_of(2) {
+        if index % 2 == 0 {
             let mut noise = frame.payload.to_vec();
             let random = crate::seal::SeededRandom::new(index + 1);
             crate::seal::Random::fill(&random, &mut noise[..]).unwrap();
@@ -107,8 +107,8 @@ fn nothing_of_a_payload_stands_on_the_disk() {
         for packing in &packings(1)[1..] {
             let disk = SimDisk::new(1);
             let journal = open_packed(&disk, packing).unwrap();
-            for index in 0..20_u64 {
-                let len = if index.is_multiple_of(2) { 200 } else { 20_000 };
+            for index in 0..20 {
+                let len = if index % 2 == 0 { 200 } else { 20_000 };
                 let text = format!("secret {index} ").repeat(len / 9);
                 let frame = Frame {
                     payload: text.into(),
@@ -235,7 +235,7 @@ fn cuts_and_crashes_leave_every_frame_where_it_is_looked_for() {
                     // Nobody waits: cuts meet frames on their way to the disk.
                     for round in 0..6 {
                         let keep = all.len() as u64 * (2 + (seed + round) % 3) / 4;
-                        if (seed + round).is_multiple_of(3) {
+                        if (seed + round) % 3 == 0 {
                             let id = keep.checked_sub(1).map(LogIndex);
                             let cut = journal.truncate_after(id, Box::new(|_| {}));
                             cut.unwrap();
@@ -245,7 +245,7 @@ fn cuts_and_crashes_leave_every_frame_where_it_is_looked_for() {
                         let more = mixed(next..next + 5, 1 + life * 6 + round);
                         journal.append(more.clone(), Box::new(|_| {})).unwrap();
                         all.extend(more);
-                        if (seed + round).is_multiple_of(4) {
+                        if (seed + round) % 4 == 0 {
                             tokio::task::yield_now().await;
                         }
                     }

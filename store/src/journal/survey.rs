@@ -1,0 +1,404 @@
+//! A journal as it lies in its folder, for tools: which frames it has, where each lies, and what is wrong.
+//!
+//! Owns: the walk over segments that goes on where recovery would stop, and reading a frame or a record
+//! by place. Changes nothing, takes no lock: while a server writes, what vanishes was released, and what
+//! looks broken is looked at again. Read next: [`super::recovery`] (whose judgement this shares),
+//! `survey/walk.rs` (the walk), [`super::manifest`] (what lives), [`crate::inspect`].
+
+mod walk;
+
+use super::error::OpenError;
+use super::frame::{
+    ENVELOPE_BYTES, FrameFault, HEAD_BYTES, Head, LOGICAL_HEADER_BYTES, decode_head, is_plain,
+};
+use super::manifest::{FrameAt, Part};
+use super::pack::unpack;
+use super::released::Released;
+use super::segment::{Segment, SegmentHeader};
+use super::table::{SideTable, look_at_table, table_path};
+use crate::disk::Disk;
+use crate::finding::Findings;
+use crate::inspect::Source;
+use anabranch_core::id::{LogIndex, Position};
+use bytes::Bytes;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use walk::Found;
+
+/// Frames kept while records are read by position.
+const FRAMES_KEPT: usize = 16;
+
+/// A journal's frames by place.
+pub(crate) struct Survey {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    segments: Vec<Surveyed>,
+    /// First log index after the last frame that counts.
+    pub(crate) next_index: LogIndex,
+    /// Side files that full segments lack, or whose are of no use, but for those of which a frame is not sound.
+    pub(crate) missing_tables: Vec<SideTable>,
+    /// Positions between segments, and in front of the first, that no segment has.
+    pub(crate) gaps: Vec<(Position, Position)>,
+    /// Where the journal ends though what was synced goes on: its file, the offset there, and the log index.
+    pub(crate) broken_at: Option<(PathBuf, u64, LogIndex)>,
+    /// Frames read last.
+    recent: Vec<(LogIndex, Result<Bytes, String>)>,
+}
+
+/// One segment.
+struct Surveyed {
+    path: PathBuf,
+    header: SegmentHeader,
+    segment: Segment,
+    part: Option<Part>,
+}
+
+/// What of a frame lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lives {
+    /// All of it.
+    Whole,
+    /// A part: the rest was given back. Or it is sealed and its key is not known. Its records cannot be told.
+    Partly,
+}
+
+/// A frame that was read.
+pub(crate) struct Seen<'a> {
+    /// Its segment's file.
+    pub(crate) path: &'a Path,
+    /// Offset of its envelope there.
+    pub(crate) offset: u64,
+    /// First byte after it.
+    pub(crate) end_offset: u64,
+    /// Its log index.
+    pub(crate) index: LogIndex,
+    /// Position of its logical header.
+    pub(crate) position: Position,
+    /// What of it lives.
+    pub(crate) lives: Lives,
+    /// What lies there; the payload of a part of a frame is verified by nobody.
+    pub(crate) read: Result<(Head, Bytes), String>,
+}
+
+impl Seen<'_> {
+    /// Position of the first payload byte.
+    pub(crate) fn payload_position(&self) -> Position {
+        Position(self.position.0 + LOGICAL_HEADER_BYTES as u64)
+    }
+
+    /// Offset in the file of a position inside the payload.
+    pub(crate) fn offset_of(&self, position: Position) -> u64 {
+        let inside = position.0.saturating_sub(self.payload_position().0);
+        self.offset + HEAD_BYTES as u64 + inside
+    }
+}
+
+/// How much room a segment takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) segments: u64,
+    /// Lengths of the files.
+    pub(crate) file_bytes: u64,
+    /// Allocated on the disk.
+    pub(crate) allocated_bytes: u64,
+    /// Logical bytes of the frames.
+    pub(crate) logical_bytes: u64,
+    /// Of those, given back.
+    pub(crate) given_back_bytes: u64,
+    pub(crate) frames: u64,
+    pub(crate) extents: u64,
+}
+
+impl Survey {
+    /// Walks the segments in `dir` as recovery would when a checkpoint covers frames below `covered`, and
+    /// tells what is wrong. An error when the folder cannot be listed.
+    pub(crate) fn of(
+        source: &Source,
+        dir: &Path,
+        covered: u64,
+        findings: &mut Findings,
+    ) -> Result<Survey, OpenError> {
+        let Found {
+            segments,
+            tables,
+            gaps,
+            broken_at,
+            next_index,
+        } = walk::walk(source, dir, covered, findings)?;
+        Ok(Survey {
+            disk: source.disk.clone(),
+            dir: dir.to_owned(),
+            segments,
+            next_index,
+            missing_tables: tables,
+            gaps,
+            broken_at,
+            recent: Vec::new(),
+        })
+    }
+
+    /// The file of the last segment that could be opened.
+    pub(crate) fn last_file(&self) -> Option<PathBuf> {
+        self.segments.last().map(|one| one.path.clone())
+    }
+
+    /// Whether the segment of a file could be opened.
+    pub(crate) fn has_file(&self, path: &Path) -> bool {
+        self.segments.iter().any(|one| one.path == path)
+    }
+
+    /// Where a side file belongs.
+    pub(crate) fn table_file(&self, table: &SideTable) -> PathBuf {
+        table_path(&self.dir, table.base)
+    }
+
+    /// The files of all segments from one on.
+    pub(crate) fn files_from(&self, path: &Path) -> Vec<PathBuf> {
+        let paths = self.segments.iter().map(|one| one.path.clone());
+        paths.skip_while(|one| one != path).collect()
+    }
+
+    /// What all segments take.
+    pub(crate) fn room(&self) -> io::Result<Room> {
+        let mut room = Room::default();
+        for one in &self.segments {
+            let Some(part) = &one.part else { continue };
+            room.segments += 1;
+            room.file_bytes += one.header.capacity_bytes;
+            room.allocated_bytes += part.file.allocated_bytes()?;
+            room.logical_bytes += one.segment.table().len;
+            let given_back = one.segment.given_back().iter();
+            room.given_back_bytes += given_back
+                .map(|(from, to)| u64::from(to - from))
+                .sum::<u64>();
+            room.frames += part.frames.len() as u64;
+            room.extents += part.extents()?.len() as u64;
+        }
+        Ok(room)
+    }
+
+    /// Bytes of all segments' files up to their last frame, for progress.
+    pub(crate) fn bytes(&self) -> u64 {
+        let ends = self.segments.iter().map(|one| one.segment.end_offset());
+        ends.sum()
+    }
+
+    /// Reads every frame from log index `from` on of which something lives, in order.
+    pub(crate) fn each_frame(
+        &mut self,
+        from: LogIndex,
+        visit: &mut dyn FnMut(Seen<'_>) -> ControlFlow<()>,
+    ) {
+        for nth in 0..self.segments.len() {
+            if self.segments[nth].segment.object().is_some() {
+                // It was verified when it was sent to the object store.
+                continue;
+            }
+            let mut chain = Some(self.segments[nth].header.prev_crc);
+            let count = self.segments[nth]
+                .part
+                .as_ref()
+                .map_or(0, |part| part.frames.len());
+            for frame in 0..count {
+                let one = &self.segments[nth];
+                let Some(part) = &one.part else { break };
+                let at = &part.frames[frame];
+                if at.index < from {
+                    chain = None;
+                    continue;
+                }
+                let Some(lives) = one.lives(part, at) else {
+                    chain = None;
+                    continue;
+                };
+                let mut read = one.read(at, lives);
+                if let (Ok((head, _)), Some(chain)) = (&read, chain)
+                    && head.link.prev_crc != chain
+                {
+                    read = Err("it does not link to the frame before".to_owned());
+                }
+                if read.is_err() && self.look_again(nth) {
+                    // It was given back, or is whole by now.
+                    if self.segments[nth].part.is_none() {
+                        break;
+                    }
+                    chain = None;
+                    continue;
+                }
+                chain = read.as_ref().ok().map(|(head, _)| head.crc);
+                let one = &self.segments[nth];
+                let Some(at) = one.part.as_ref().map(|part| &part.frames[frame]) else {
+                    break;
+                };
+                let seen = Seen {
+                    path: &one.path,
+                    offset: at.offset,
+                    end_offset: at.end_offset,
+                    index: at.index,
+                    position: at.from,
+                    lives,
+                    read,
+                };
+                if visit(seen).is_break() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether a server gave something of a segment back, or released it, since it was looked at; it is known
+    /// then.
+    fn look_again(&mut self, nth: usize) -> bool {
+        let one = &mut self.segments[nth];
+        let released = Released::read(&*self.disk, &self.dir).ok().flatten();
+        if released.is_some_and(|list| list.contains(one.header.base)) {
+            one.part = None;
+            return true;
+        }
+        let table = look_at_table(&*self.disk, &self.dir, one.header.base);
+        let Some(table) = table.ok().flatten() else {
+            return false;
+        };
+        if !table.belongs_to(&one.header) || table.given_back == one.segment.given_back() {
+            return false;
+        }
+        one.segment.set_table(table.frames, table.given_back);
+        one.part = Part::of(&one.segment, LogIndex(u64::MAX));
+        true
+    }
+
+    /// The log index of the frame that has a position, or of the first one behind it.
+    pub(crate) fn index_from(&self, position: Position) -> LogIndex {
+        let parts = self.segments.iter().filter_map(|one| one.part.as_ref());
+        let mut frames = parts.flat_map(|part| &part.frames);
+        let found = frames.find(|frame| position < frame.to);
+        found.map_or(self.next_index, |frame| frame.index)
+    }
+
+    /// The segment and the frame that a position lies in.
+    fn place(&self, position: Position) -> Option<(usize, usize)> {
+        let nth = self
+            .segments
+            .partition_point(|one| one.header.base <= position);
+        let nth = nth.checked_sub(1)?;
+        let frames = &self.segments[nth].part.as_ref()?.frames;
+        let frame = frames
+            .partition_point(|frame| frame.from <= position)
+            .checked_sub(1)?;
+        (position < frames[frame].to).then_some((nth, frame))
+    }
+
+    /// The file and the offset of a position, for messages.
+    pub(crate) fn whereabouts(&self, position: Position) -> (PathBuf, Option<u64>) {
+        let nth = self
+            .segments
+            .partition_point(|one| one.header.base <= position);
+        let Some(one) = nth.checked_sub(1).map(|nth| &self.segments[nth]) else {
+            return (self.dir.clone(), None);
+        };
+        let covering = one.segment.frame_covering(position);
+        let offset = covering.map(|span| match span.is_plain() {
+            true => span.offset + ENVELOPE_BYTES as u64 + (position.0 - span.from.0),
+            false => span.offset,
+        });
+        (one.path.clone(), offset)
+    }
+
+    /// Whether some segments lie in the object store.
+    pub(crate) fn has_tier(&self) -> bool {
+        let mut segments = self.segments.iter();
+        segments.any(|one| one.segment.object().is_some())
+    }
+
+    /// Payload bytes from a position to the end of its frame; nothing when that lies in the object store.
+    pub(crate) fn bytes_at(&mut self, position: Position) -> Result<Option<Bytes>, String> {
+        let nowhere = || "no frame of the journal has this position".to_owned();
+        let (nth, frame) = self.place(position).ok_or_else(nowhere)?;
+        let one = &self.segments[nth];
+        let part = one.part.as_ref().ok_or_else(nowhere)?;
+        let at = &part.frames[frame];
+        let living = part.living(at);
+        let here = |(from, to): &(Position, Position)| *from <= position && position < *to;
+        let lives = one.lives(part, at).filter(|_| living.iter().any(here));
+        let lives = lives.ok_or("its room was given back")?;
+        if one.segment.object().is_some() {
+            return Ok(None);
+        }
+        let inside = position
+            .0
+            .checked_sub(at.from.0 + LOGICAL_HEADER_BYTES as u64);
+        let inside = inside.ok_or("it lies in the head of a frame")? as usize;
+        let recent = self.recent.iter().find(|(index, _)| *index == at.index);
+        let payload = match recent {
+            Some((_, payload)) => payload.clone(),
+            None => {
+                let payload = one.read(at, lives).map(|(_, payload)| payload);
+                if self.recent.len() == FRAMES_KEPT {
+                    drop(self.recent.remove(0));
+                }
+                self.recent.push((at.index, payload.clone()));
+                payload
+            }
+        };
+        let payload = payload?;
+        if inside >= payload.len() {
+            return Err("it lies behind the frame's payload".to_owned());
+        }
+        Ok(Some(payload.slice(inside..)))
+    }
+}
+
+impl Surveyed {
+    /// Whether its frames are sealed and nobody can open them.
+    fn is_locked(&self) -> bool {
+        let key = self.part.as_ref().and_then(|part| part.file.key());
+        self.header.key.is_some() && key.is_none()
+    }
+
+    /// What of a frame lives, when something does.
+    fn lives(&self, part: &Part, at: &FrameAt) -> Option<Lives> {
+        match &part.living(at)[..] {
+            [] => None,
+            [(from, to)] if (*from, *to) == (at.from, at.to) && !self.is_locked() => {
+                Some(Lives::Whole)
+            }
+            _ => Some(Lives::Partly),
+        }
+    }
+
+    /// Reads a frame; one that lives as a whole is verified as a whole.
+    fn read(&self, at: &FrameAt, lives: Lives) -> Result<(Head, Bytes), String> {
+        let told = |fault: FrameFault| fault.to_string();
+        let failed = |error: io::Error| format!("it cannot be read: {error}");
+        let Some(part) = &self.part else {
+            return Err("its segment is gone".to_owned());
+        };
+        let mut head = [0; HEAD_BYTES];
+        part.file.read_at(&mut head, at.offset).map_err(failed)?;
+        let plain = is_plain(&head);
+        let head = decode_head(&head).map_err(told)?;
+        if head.index != at.index
+            || head.link.salt != self.header.salt
+            || head.stored_len() != at.end_offset - at.offset
+            || head.logical_len() != at.to.0 - at.from.0
+        {
+            return Err("another frame lies there".to_owned());
+        }
+        let mut body = vec![0; head.body_len()];
+        part.file
+            .read_at(&mut body, at.offset + HEAD_BYTES as u64)
+            .map_err(failed)?;
+        if self.is_locked() && !plain {
+            head.check_stored(&body).map_err(told)?;
+            return Ok((head, Bytes::new()));
+        }
+        if lives == Lives::Partly && plain {
+            return Ok((head, body.into()));
+        }
+        let key = part.file.key().map(Arc::as_ref);
+        let frame = unpack(&head, body.into(), key).map_err(told)?;
+        Ok((head, frame.payload))
+    }
+}

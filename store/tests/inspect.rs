@@ -1,0 +1,363 @@
+//! Looking at a shard's folder and mending it: what is sound is called sound at every moment of a life, what was
+//! flipped is found where it is, and what is mended opens again.
+
+mod worker;
+
+use anabranch_core::gateway::PublishOutcome;
+use anabranch_core::id::{LogIndex, Offset};
+use anabranch_core::port::{ShardEvent, ShardRequest};
+use anabranch_store::disk::Disk;
+use anabranch_store::disk::sim::SimDisk;
+use anabranch_store::finding::FindingKind;
+use anabranch_store::inspect::{
+    Checked, Consent, DumpFrom, Dumped, InspectError, Mended, RepairError, ShardFolder, ShardKind,
+    Source, StepKind, check, dump, repair, stats,
+};
+use anabranch_store::journal::OpenError;
+use anabranch_store::seal::Sealing;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use worker::{STREAM, Worker};
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(test)
+}
+
+fn folder() -> ShardFolder {
+    ShardFolder {
+        name: "shard-1".to_owned(),
+        dir: PathBuf::from("shard"),
+        kind: ShardKind::Data,
+    }
+}
+
+fn source(disk: &SimDisk) -> Source {
+    Source {
+        disk: Arc::new(disk.clone()),
+        sealing: Sealing::default(),
+    }
+}
+
+fn checked(disk: &SimDisk) -> Checked {
+    check(&source(disk), &folder(), &mut |_| {}).unwrap()
+}
+
+fn mended(disk: &SimDisk, consent: Consent) -> Mended {
+    repair(&source(disk), &folder(), consent).unwrap()
+}
+
+fn body(number: u32, len: usize) -> Vec<u8> {
+    let mut body = number.to_le_bytes().to_vec();
+    body.resize(4 + len, number as u8);
+    body
+}
+
+/// A life in which the first message stays, most of the others leave, checkpoints are made and room is given back.
+/// `look` is called now and then. Ends as `clean` says.
+async fn life(disk: &SimDisk, clean: bool, mut look: impl FnMut(u32)) {
+    let mut worker = Worker::start_with(disk, 1, |setup| {
+        setup.checkpoint_bytes = 24 * 1024;
+        setup.shard.limits.index_memory_bytes = 16 * 1024;
+    })
+    .await;
+    worker.create().await;
+    let first = worker.publish(body(0, 100));
+    assert_eq!(worker.published(first).await, PublishOutcome::Routed);
+    let consumer = worker.attach(1).await;
+    let mut settled = BTreeSet::new();
+    for number in 1..400u32 {
+        worker.publish(body(number, 900));
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        let mut events: Vec<ShardEvent> = worker.events.drain(..).collect();
+        while let Ok(more) = worker.mail.try_recv() {
+            events.extend(more);
+        }
+        for event in events {
+            let ShardEvent::Deliver { deliveries, .. } = event else {
+                continue;
+            };
+            let count = deliveries.len() as u32;
+            for delivery in deliveries {
+                let Offset(offset) = delivery.offset;
+                // The first and one in 97 stay; the last hundred are left too.
+                if offset > 0 && offset % 97 != 0 && offset < 300 && settled.insert(offset) {
+                    worker.accept(consumer, offset, offset);
+                }
+            }
+            worker.send(ShardRequest::Drained {
+                consumer,
+                stream: STREAM,
+                count,
+            });
+        }
+        look(number);
+    }
+    if clean {
+        worker.shard.shutdown_local().await;
+    } else {
+        disk.crash();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// The messages that a server which opens the folder hands out.
+async fn opens(disk: &SimDisk) -> usize {
+    let mut worker = Worker::start(disk, 9).await;
+    let consumer = worker.attach(1).await;
+    let mut count = 0;
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(5), worker.event()).await;
+        let Ok(ShardEvent::Deliver { deliveries, .. }) = next else {
+            break;
+        };
+        count += deliveries.len();
+        worker.send(ShardRequest::Drained {
+            consumer,
+            stream: STREAM,
+            count: deliveries.len() as u32,
+        });
+    }
+    worker.shard.shutdown_local().await;
+    count
+}
+
+fn files(disk: &SimDisk, dir: &str, ends: &str) -> Vec<PathBuf> {
+    let names = disk.list(Path::new(dir)).unwrap();
+    let named = names.iter().filter(|name| name.contains(ends));
+    named.map(|name| Path::new(dir).join(name)).collect()
+}
+
+#[test]
+fn nothing_is_wrong_at_any_moment_of_a_life() {
+    run(async {
+        for seed in 0..2 {
+            let disk = SimDisk::new(seed);
+            let mut given_back = 0;
+            life(&disk, seed % 2 == 0, |number| {
+                if number % 7 > 0 {
+                    return;
+                }
+                let copy = disk.copy();
+                let found = checked(&copy);
+                given_back = given_back.max(found.given_back_bytes);
+                assert_eq!(found.findings.defects, 0, "{number}: {:#?}", found.findings);
+            })
+            .await;
+            let found = checked(&disk);
+            assert_eq!(found.findings.defects, 0, "{:#?}", found.findings);
+            assert!(found.entries >= 100, "{found:?}");
+            assert!(found.checkpoint.is_some() && found.runs > 0, "{found:?}");
+            assert!(given_back > 0, "room was given back meanwhile");
+            assert!(opens(&disk).await >= 100);
+        }
+    });
+}
+
+#[test]
+fn a_dump_and_numbers_tell_of_every_record() {
+    run(async {
+        let disk = SimDisk::new(5);
+        life(&disk, true, |_| {}).await;
+        let found = checked(&disk);
+        let disk = source(&disk);
+        let numbers = stats(&disk, &folder(), &mut |_| {}).unwrap();
+        assert_eq!(numbers.streams.len(), 1);
+        assert_eq!(numbers.streams[0].entries, found.entries);
+        assert_eq!(
+            (numbers.last, numbers.checkpoint),
+            (found.last, found.checkpoint)
+        );
+        assert_eq!(
+            numbers.records.values().map(|kind| kind.count).sum::<u64>(),
+            found.records
+        );
+        assert!(numbers.records["Publish"].bytes > numbers.records["Publish"].count * 100);
+        assert!(numbers.index.used <= numbers.index_blocks);
+        assert!(numbers.given_back_bytes > 0 && numbers.oldest < numbers.newest);
+
+        let mut indexes = Vec::new();
+        let mut positions = Vec::new();
+        dump(&disk, &folder(), DumpFrom::Index(LogIndex(0)), &mut |one| {
+            match &one {
+                Dumped::Frame {
+                    index, position, ..
+                } => {
+                    indexes.push(*index);
+                    positions.push(*position);
+                }
+                Dumped::Record { bytes, .. } => assert!(*bytes > 8),
+                Dumped::Command(_) | Dumped::Damaged { .. } => panic!("{one:?}"),
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(indexes.is_sorted() && indexes.len() as u64 == found.frames);
+        // From the middle, by index and by a position inside of a frame.
+        let middle = indexes.len() / 2;
+        let inside = anabranch_core::id::Position(positions[middle].0 + 1);
+        for from in [DumpFrom::Index(indexes[middle]), DumpFrom::Position(inside)] {
+            let mut first = None;
+            dump(&disk, &folder(), from, &mut |one| {
+                if let Dumped::Frame { index, .. } = one {
+                    first = Some(index);
+                }
+                ControlFlow::Break(())
+            })
+            .unwrap();
+            assert_eq!(first, Some(indexes[middle]), "{from:?}");
+        }
+    });
+}
+
+/// A bit of each kind of file: found at its place, and after mending the shard opens, but for what only a copy helps.
+#[test]
+fn a_flipped_bit_is_found_where_it_is_and_mended() {
+    run(async {
+        let whole = SimDisk::new(7);
+        life(&whole, true, |_| {}).await;
+        let all = opens(&whole.copy()).await;
+        let newest = |disk: &SimDisk, dir: &str, ends: &str| files(disk, dir, ends).pop().unwrap();
+        let cases = [
+            ("shard", "meta", 9, FindingKind::MetaCopy),
+            ("shard", ".tab", 70, FindingKind::Table),
+            ("shard", "released", 20, FindingKind::ReleasedCopy),
+            ("shard/checkpoint", "manifest-", 50, FindingKind::Manifest),
+            ("shard/checkpoint", "run-", 90, FindingKind::Run),
+        ];
+        for (dir, ends, byte, kind) in cases {
+            let disk = whole.copy();
+            let path = newest(&disk, dir, ends);
+            disk.flip_bit(&path, byte, 3);
+            let found = checked(&disk);
+            let one = found.findings.list.iter().find(|one| one.kind == kind);
+            let one = one.unwrap_or_else(|| panic!("{kind:?}: {:#?}", found.findings));
+            assert_eq!(one.path, path);
+            assert!(one.offset.is_none_or(|offset| offset <= byte), "{one:?}");
+            // First only said, then done.
+            let plan = mended(
+                &disk,
+                Consent {
+                    dry_run: true,
+                    ..Consent::default()
+                },
+            );
+            assert_eq!(checked(&disk).findings.list, found.findings.list);
+            let done = mended(&disk, Consent::default());
+            assert_eq!(plan.steps, done.steps);
+            assert!(done.withheld.is_empty(), "{kind:?}: {done:#?}");
+            let left = &done.after.findings;
+            assert_eq!(left.defects, 0, "{kind:?}: {left:#?}");
+            if !matches!(kind, FindingKind::MetaCopy | FindingKind::ReleasedCopy) {
+                assert!(!files(&disk, "shard/quarantine", "").is_empty(), "{kind:?}");
+            }
+            assert_eq!(opens(&disk).await, all, "{kind:?}");
+        }
+    });
+}
+
+#[test]
+fn a_frame_that_rotted_is_given_up_only_when_that_is_asked_for() {
+    run(async {
+        let disk = SimDisk::new(8);
+        let mut worker = Worker::start(&disk, 1).await;
+        worker.create().await;
+        for number in 0..20 {
+            let sequence = worker.publish(body(number, 200));
+            assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+        }
+        disk.crash();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let path = files(&disk, "shard", ".seg").pop().unwrap();
+        let bytes = disk.contents(&path).unwrap();
+        let needle = body(12, 200);
+        let at = bytes.windows(204).position(|found| found == needle);
+        let at = at.unwrap() as u64 + 50;
+        disk.flip_bit(&path, at, 1);
+
+        let found = checked(&disk);
+        let one = &found.findings.list[0];
+        assert_eq!((one.kind, &one.path), (FindingKind::Frame, &path));
+        assert!(
+            one.offset
+                .is_some_and(|offset| at - 400 < offset && offset < at)
+        );
+        let kept = mended(&disk, Consent::default());
+        assert!(kept.steps.is_empty() && kept.withheld[0].kind == StepKind::Cut);
+        assert_eq!(disk.contents(&path).unwrap()[at as usize] & 2, (12 ^ 2) & 2);
+        let lost = mended(
+            &disk,
+            Consent {
+                lose_corrupt: true,
+                ..Consent::default()
+            },
+        );
+        assert_eq!(lost.steps[0].kind, StepKind::Cut);
+        assert_eq!(lost.after.findings.defects, 0, "{:#?}", lost.after);
+        let aside = files(&disk, "shard/quarantine", ".seg.from-");
+        assert_eq!(aside.len(), 1);
+        assert!(disk.contents(&aside[0]).unwrap().len() > 8 * 200);
+        assert_eq!(opens(&disk).await, 12);
+    });
+}
+
+#[test]
+fn an_index_block_that_rotted_is_found_and_a_torn_tail_is_no_defect() {
+    run(async {
+        let disk = SimDisk::new(9);
+        life(&disk, true, |_| {}).await;
+        let copy = disk.copy();
+        let index = Path::new("shard/checkpoint/index");
+        let len = copy.contents(index).unwrap().len() as u64;
+        // Of each block a byte that is in use.
+        (1..len / 4096).for_each(|block| copy.flip_bit(index, block * 4096 + 9, 1));
+        let found = checked(&copy);
+        let one = found.findings.list.iter();
+        let mut one = one.filter(|one| one.kind == FindingKind::IndexBlock);
+        let one = one.next().unwrap_or_else(|| panic!("{found:#?}"));
+        assert_eq!((&*one.path, one.offset.unwrap() % 4096), (index, 0));
+
+        for seed in 0..40 {
+            let disk = SimDisk::new(seed);
+            let mut worker = Worker::start(&disk, 1).await;
+            worker.create().await;
+            for number in 0..30 {
+                worker.publish(body(number, 300));
+                tokio::time::sleep(Duration::from_micros(150)).await;
+            }
+            disk.crash();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let found = checked(&disk);
+            assert_eq!(found.findings.defects, 0, "{seed}: {:#?}", found.findings);
+            let torn = found.findings.has(FindingKind::TornTail);
+            let done = mended(&disk, Consent::default());
+            let cut = done.steps.iter().any(|step| step.kind == StepKind::Tail);
+            assert_eq!(torn, cut, "{seed}");
+            assert_eq!(done.after.last, found.last);
+            opens(&disk).await;
+        }
+    });
+}
+
+#[test]
+fn a_shard_in_use_is_looked_at_and_not_mended() {
+    run(async {
+        let disk = SimDisk::new(3);
+        let mut worker = Worker::start(&disk, 1).await;
+        worker.create().await;
+        assert_eq!(checked(&disk).findings.defects, 0);
+        let shared = source(&disk);
+        let refused = repair(&shared, &folder(), Consent::default());
+        assert!(matches!(
+            refused,
+            Err(RepairError::Inspect(InspectError::Journal(
+                OpenError::Locked { .. }
+            )))
+        ));
+        worker.shard.shutdown_local().await;
+    });
+}
