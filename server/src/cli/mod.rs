@@ -1,12 +1,12 @@
 //! The command line: what may be typed, and what each command does.
 //!
-//! `serve` runs a node. Everything else, but `config` and `version`, asks a running node over its HTTP
+//! `serve` runs a node. Everything else, but `config`, `store` and `version`, asks a running node over its HTTP
 //! API: nouns with verbs (`user list`, `stream purge`), a table for people or JSON with `-o json`.
 //!
 //! The exit codes, which are stable, stand in [`EXIT_CODES`].
 //!
 //! Owns: the grammar, the exit codes.
-//! Never: opens the data folder of a node (but for the administrator's first password).
+//! Never: opens the data folder of a node (but for the administrator's first password, and in `store.rs`).
 //! Next: `client.rs` (HTTP), one file per noun.
 
 mod argument;
@@ -21,6 +21,7 @@ mod output;
 mod policy;
 mod retained;
 mod rule;
+mod store;
 mod stream;
 mod tier;
 mod user;
@@ -141,6 +142,11 @@ pub enum Command {
     Config {
         #[command(subcommand)]
         verb: configuration::Verb,
+    },
+    /// Look at a data folder, or mend one: what is wrong, what is in it
+    Store {
+        #[command(subcommand)]
+        verb: store::Verb,
     },
     /// Print the version
     Version {
@@ -280,6 +286,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Pub { server, publish } => message::publish(&server, publish),
         Command::Sub { server, follow } => message::follow(&server, &follow),
         Command::Config { verb } => configuration::run(&verb),
+        Command::Store { verb } => return store::run(&verb),
         Command::Version { output } => {
             let version = env!("CARGO_PKG_VERSION");
             let answer = json!({"name": "anabranch", "version": version});
