@@ -17,11 +17,16 @@ test:
 	tests/setup.sh
 	CARGO="$(CARGO)" tests/run.sh
 
-## The crash loop with 50 rounds instead of 10, and the simulation with more seeds.
+## The long runs: ROUNDS kills of the node under load, for each of three tests, and SEEDS seeds of the simulation. Rounds
+## that are done are noted in TARGET/torture-kills: stopped, it goes on where it was.
+ROUNDS ?= 200
 torture:
 	tests/setup.sh
-	ANABRANCH_KILL_ROUNDS=50 CARGO="$(CARGO)" tests/run.sh -p anabranch-tests --test kill_loop
-	$(MAKE) sim SEEDS=200
+	mkdir -p $(TARGET)/torture-kills
+	ANABRANCH_KILL_ROUNDS=$(ROUNDS) ANABRANCH_KILL_PROGRESS=$(abspath $(TARGET)/torture-kills) CARGO="$(CARGO)" \
+		tests/run.sh -p anabranch-tests --test kill_loop
+	rm -r $(TARGET)/torture-kills
+	$(MAKE) sim SEEDS=$(or $(SEEDS),200)
 
 ## The seeded simulation of a node over a disk that crashes, tears and loses writes.
 sim:

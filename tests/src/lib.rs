@@ -2,12 +2,13 @@
 //! clients nobody here wrote.
 //!
 //! Owns: starting, stopping, killing and restarting a node ([`node`]), the foreign clients
-//! ([`agent`], [`mosquitto`]), the administrator's API ([`api`]) and raw sockets ([`wire`]).
+//! ([`agent`], [`mosquitto`], [`load`]), the administrator's API ([`api`]) and raw sockets ([`wire`]).
 //! Never: links a crate of the server, waits by sleeping, or uses a fixed port.
 //! Read next: [`node::Node`], then `tests/cross_protocol.rs`.
 
 pub mod agent;
 pub mod api;
+pub mod load;
 pub mod mosquitto;
 pub mod node;
 pub mod process;

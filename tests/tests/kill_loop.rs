@@ -7,189 +7,97 @@
 //! subscribers of QoS 2 live on through all kills instead, on sessions that last.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
+use anabranch_tests::load::{
+    LIMIT, MQTT_WINDOW, Publishers, all_there, consumer, declare_queue, drain, numbered,
+};
 use anabranch_tests::process::Process;
-use anabranch_tests::{Agent, Node, repository};
+use anabranch_tests::{Node, repository};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde_json::json;
-
-/// How long the publishers may take until the chosen number is confirmed, and to notice the end.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// Messages of one MQTT publisher in flight: the receive maximum of the server.
-const MQTT_WINDOW: &str = "20";
-/// Messages of one AMQP publisher in flight.
-const AMQP_WINDOW: &str = "100";
-
-const MQTT_PUBLISHERS: [&str; 2] = ["mqtt-0", "mqtt-1"];
-const AMQP_PUBLISHERS: [&str; 2] = ["amqp-0", "amqp-1"];
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn publishers(node: &Node) -> Vec<(&'static str, Process)> {
-    let python = |script: &str, arguments: &[&str]| {
-        let mut command = Command::new(repository::python());
-        command
-            .arg("-u")
-            .arg(repository::root().join("tests/py").join(script))
-            .args(arguments);
-        Process::start(arguments[2], &mut command)
-    };
-    let host = node.addresses().mqtt.ip().to_string();
-    let mqtt = node.addresses().mqtt.port().to_string();
-    let amqp = node.addresses().amqp.port().to_string();
-    let mut started = Vec::new();
-    for name in MQTT_PUBLISHERS {
-        let topic = format!("load/{name}");
-        let arguments = [host.as_str(), &mqtt, name, &topic, MQTT_WINDOW];
-        started.push((name, python("load_mqtt.py", &arguments)));
-    }
-    for name in AMQP_PUBLISHERS {
-        let key = format!("load.{name}");
-        let arguments = [
-            host.as_str(),
-            &amqp,
-            name,
-            "amq.topic",
-            &key,
-            AMQP_WINDOW,
-            "guest",
-            "guest",
-        ];
-        started.push((name, python("load_amqp.py", &arguments)));
-    }
-    started
+/// The rounds of one test, each with dice of its own, so that a run that was stopped goes on where it was: with
+/// `ANABRANCH_KILL_PROGRESS` the rounds that are done are noted in a file of that folder.
+struct Rounds {
+    seed: u64,
+    next: u64,
+    last: u64,
+    noted: Option<PathBuf>,
 }
 
-/// A consumer that acknowledges what it gets.
-fn consumer(node: &Node) -> Process {
-    let address = node.addresses().amqp;
-    let mut command = Command::new(repository::python());
-    command
-        .arg("-u")
-        .arg(repository::root().join("tests/py/consume_amqp.py"));
-    command.args([address.ip().to_string(), address.port().to_string()]);
-    command.args(["load", "100", "guest", "guest"]);
-    Process::start("consumer", &mut command)
-}
-
-/// Takes all out of the queue; name of the publisher -> its numbers in the order of arrival.
-fn drain(node: &Node) -> BTreeMap<String, Vec<u64>> {
-    let address = node.addresses().amqp;
-    let mut command = Command::new(repository::python());
-    command
-        .arg("-u")
-        .arg(repository::root().join("tests/py/drain_amqp.py"));
-    command.args([address.ip().to_string(), address.port().to_string()]);
-    command.args(["load", "guest", "guest"]);
-    let mut process = Process::start("drain", &mut command);
-    process.close_stdin();
-    let status = process.exit_within(LIMIT).expect("the drain ends");
-    process.stdout.wait(0, LIMIT, |_| None::<()>);
-    assert!(status.success(), "{}", process.story());
-    let mut drained: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for line in process.stdout.all() {
-        let (name, number) = numbered(&line);
-        drained.entry(name.to_owned()).or_default().push(number);
+impl Rounds {
+    /// So many, unless `ANABRANCH_KILL_ROUNDS` says how many.
+    fn of(test: &str, usual: u64) -> Self {
+        let folder = std::env::var_os("ANABRANCH_KILL_PROGRESS").map(PathBuf::from);
+        let noted = folder.map(|folder| folder.join(format!("kill-{test}")));
+        let done = noted
+            .as_ref()
+            .and_then(|file| std::fs::read_to_string(file).ok());
+        let done = done.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let rounds = Self {
+            seed: number("ANABRANCH_SEED", 1),
+            next: done + 1,
+            last: number("ANABRANCH_KILL_ROUNDS", usual),
+            noted,
+        };
+        println!(
+            "{test}: seed {}, rounds {} to {}",
+            rounds.seed, rounds.next, rounds.last
+        );
+        rounds
     }
-    drained
-}
 
-/// Publisher and number of a line, whether it was flagged as redelivered or not.
-fn numbered(line: &str) -> (&str, u64) {
-    let body = line.strip_prefix('!').unwrap_or(line);
-    let (name, number) = body.split_once(' ').expect("<name> <number>");
-    (name, number.parse().expect("a number"))
+    /// The next round and its dice.
+    fn next(&mut self) -> Option<(u64, StdRng)> {
+        let round = self.next;
+        (round <= self.last).then(|| (round, StdRng::seed_from_u64(self.seed * 1_000_003 + round)))
+    }
+
+    /// The round is done.
+    fn done(&mut self) {
+        if let Some(file) = &self.noted {
+            std::fs::write(file, self.next.to_string()).unwrap();
+        }
+        self.next += 1;
+    }
 }
 
 /// Starts a node whose durable queue `load` gets all that the publishers send.
 fn node_with_queue() -> Node {
     let node = Node::dev();
-    let mut application = Agent::pika().connected(node.addresses().amqp, json!({}));
-    application.must("queue_declare", json!({ "queue": "load", "durable": true }));
-    application.must(
-        "queue_bind",
-        json!({ "queue": "load", "exchange": "amq.topic", "key": "load.#" }),
-    );
+    declare_queue(&node);
     node
 }
 
 /// Waits until each publisher has a number of confirmations that `random` chooses, kills the node and
 /// gives what each had confirmed in the end.
 fn kill_under_load(node: &mut Node, random: &mut StdRng) -> BTreeMap<&'static str, Vec<u64>> {
-    let running = publishers(node);
-    for (name, process) in &running {
-        let enough = random.random_range(1..1_500_u64);
-        let mut confirmed = 0;
-        let reached = process.stdout.wait(0, LIMIT, |_| {
-            confirmed += 1;
-            (confirmed >= enough).then_some(())
-        });
-        assert!(
-            reached.is_some(),
-            "{name} stops at {confirmed}\n{}",
-            process.story()
-        );
-    }
+    let running = Publishers::start(node);
+    running.reach(|| random.random_range(1..1_500_u64));
     node.kill();
-    let mut confirmed = BTreeMap::new();
-    for (name, mut process) in running {
-        let status = process
-            .exit_within(LIMIT)
-            .expect("a publisher notices the end");
-        process.stdout.wait(0, LIMIT, |_| None::<()>);
-        assert!(status.success(), "{}", process.story());
-        let numbers = process.stdout.all();
-        confirmed.insert(
-            name,
-            numbers
-                .iter()
-                .map(|n| n.parse().expect("a number"))
-                .collect(),
-        );
-    }
-    confirmed
+    running.confirmed(false)
 }
 
 #[test]
 fn every_confirmed_message_survives_kill_9_in_order() {
-    let rounds = number("ANABRANCH_KILL_ROUNDS", 10);
-    let seed = number("ANABRANCH_SEED", 1);
-    println!("seed {seed}, {rounds} rounds");
-    let mut random = StdRng::seed_from_u64(seed);
-
+    let mut rounds = Rounds::of("confirmed", 10);
     let mut node = node_with_queue();
-    let mut total_confirmed = 0;
-    for round in 1..=rounds {
+    let (mut kills, mut total_confirmed) = (0, 0);
+    while let Some((round, mut random)) = rounds.next() {
         let confirmed = kill_under_load(&mut node, &mut random);
         node.restart();
 
         let drained = drain(&node);
-        for (name, numbers) in &confirmed {
-            let arrived = drained.get(*name).map_or(&[][..], Vec::as_slice);
-            // Nothing was sent twice, so nothing arrives twice: strictly rising.
-            if let Some(at) = arrived.windows(2).position(|pair| pair[0] >= pair[1]) {
-                panic!(
-                    "round {round}: {name}: {} before {}",
-                    arrived[at],
-                    arrived[at + 1]
-                );
-            }
-            let lost: Vec<&u64> = numbers
-                .iter()
-                .filter(|n| arrived.binary_search(n).is_err())
-                .collect();
-            assert!(
-                lost.is_empty(),
-                "round {round}: {name}: confirmed and lost: {lost:?}"
-            );
-            total_confirmed += numbers.len();
-        }
+        all_there(&format!("round {round}"), &confirmed, &drained);
+        total_confirmed += confirmed.values().map(Vec::len).sum::<usize>();
+        kills += 1;
+        rounds.done();
         let counts: Vec<String> = confirmed
             .iter()
             .map(|(name, numbers)| {
@@ -199,19 +107,16 @@ fn every_confirmed_message_survives_kill_9_in_order() {
             .collect();
         println!("round {round}: {}", counts.join("; "));
     }
-    println!("{rounds} kills, {total_confirmed} confirmed messages, 0 lost, 0 out of order");
+    println!("{kills} kills, {total_confirmed} confirmed messages, 0 lost, 0 out of order");
 }
 
 /// The same with a consumer that acknowledges under load: what it had and what is left are all that was
 /// confirmed, and nothing that comes for the first time comes out of order.
 #[test]
 fn every_confirmed_message_reaches_a_consumer_across_kills() {
-    let rounds = number("ANABRANCH_KILL_ROUNDS", 10).div_ceil(3);
-    let seed = number("ANABRANCH_SEED", 1) + 1_000;
-    println!("seed {seed}, {rounds} rounds");
-    let mut random = StdRng::seed_from_u64(seed);
+    let mut rounds = Rounds::of("consumed", 4);
     let mut node = node_with_queue();
-    for round in 1..=rounds {
+    while let Some((round, mut random)) = rounds.next() {
         let mut consumer = consumer(&node);
         let confirmed = kill_under_load(&mut node, &mut random);
         consumer
@@ -251,6 +156,7 @@ fn every_confirmed_message_reaches_a_consumer_across_kills() {
             "round {round}: {confirmed} confirmed, {} consumed, {left} left",
             consumed.len()
         );
+        rounds.done();
     }
 }
 
@@ -258,10 +164,7 @@ fn every_confirmed_message_reaches_a_consumer_across_kills() {
 /// arrives once.
 #[test]
 fn quality_2_is_exactly_once_through_all_kills() {
-    let rounds = number("ANABRANCH_KILL_ROUNDS", 10).div_ceil(2);
-    let seed = number("ANABRANCH_SEED", 1) + 2_000;
-    println!("seed {seed}, {rounds} rounds");
-    let mut random = StdRng::seed_from_u64(seed);
+    let mut rounds = Rounds::of("once", 5);
     let mut node = Node::dev();
     let host = node.addresses().mqtt.ip().to_string();
     let port = node.addresses().mqtt.port().to_string();
@@ -291,7 +194,8 @@ fn quality_2_is_exactly_once_through_all_kills() {
             (name, python("load_mqtt_qos2.py", &arguments))
         })
         .into();
-    for round in 1..=rounds {
+    let mut kills = 0;
+    while let Some((round, mut random)) = rounds.next() {
         for (_, process) in &publishers {
             let before = process.stdout.all().len();
             let enough = random.random_range(1..400_usize);
@@ -308,6 +212,9 @@ fn quality_2_is_exactly_once_through_all_kills() {
         }
         node.kill();
         node.restart();
+        kills += 1;
+        println!("round {round}: killed and started again");
+        rounds.done();
     }
     let mut sent = BTreeMap::new();
     for (name, process) in &mut publishers {
@@ -354,5 +261,5 @@ fn quality_2_is_exactly_once_through_all_kills() {
             );
         }
     }
-    println!("{rounds} kills, {total} messages, each once");
+    println!("{kills} kills, {total} messages, each once");
 }
