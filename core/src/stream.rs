@@ -34,12 +34,13 @@ mod owed;
 mod packed;
 mod place;
 mod postponed;
+mod runs;
 mod saved;
 mod slots;
 mod states;
 
 pub use bits::CHUNK_OFFSETS;
-pub use bounds::{Bounds, Early, KeptBounds, Ranges, extend};
+pub use bounds::{Bounds, Early, KeptBounds, Ranges, extend, extend_by};
 pub use counts::{KeptTally, Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};

@@ -10,7 +10,7 @@ use crate::gateway::Outcome;
 use crate::id::{ConnectionId, Now, Offset, StreamId, UnixMs};
 use crate::port::{ConsumerKey, ShardEvent};
 use crate::record::{Change, Mark};
-use crate::stream::{Stream, extend};
+use crate::stream::{Ranges, Stream, extend, extend_by};
 
 impl<B: Place> Shard<B> {
     /// One settled offset: at once where nothing is journalled, else by the next frame.
@@ -62,6 +62,25 @@ impl<B: Place> Shard<B> {
         }
     }
 
+    /// [`Shard::dismiss`] for all that a reader holds of a range; says how much that was.
+    fn dismiss_held(&mut self, stream: &mut Stream<B>, range: (u64, u64), number: u32) -> u32 {
+        let count = if self.journalled() {
+            let mut left = Ranges::new();
+            let count = stream.leave_held(range, number, &mut left);
+            if count > 0 {
+                extend_by(self.settles.entry(stream.id).or_default(), &left);
+            }
+            count
+        } else {
+            let before = stream.kept();
+            let count = stream.remove_held(range, number);
+            self.account(stream.is_queue(), before, stream.kept());
+            count
+        };
+        stream.tally.settled += count;
+        count as u32
+    }
+
     /// What a reader holds of a stream in a range is settled.
     fn settle_held(
         &mut self,
@@ -79,7 +98,11 @@ impl<B: Place> Shard<B> {
         if let Some((number, waits)) = known {
             let mut count = 0;
             let top = last.min(stream.end().saturating_sub(1));
-            for offset in first..=top {
+            let at_once = outcome == Outcome::Accepted && stream.takes_runs();
+            if at_once {
+                count = self.dismiss_held(stream, (first, last), number);
+            }
+            for offset in (first..=top).take_while(|_| !at_once) {
                 if !stream.is_held_by(offset, number) {
                     continue;
                 }

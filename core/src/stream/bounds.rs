@@ -19,6 +19,16 @@ pub fn extend(ranges: &mut Ranges, offset: u64) {
     }
 }
 
+/// Adds ranges that lie behind all that are there.
+pub fn extend_by(ranges: &mut Ranges, more: &[(Offset, Offset)]) {
+    for (first, end) in more {
+        match ranges.last_mut() {
+            Some((_, last)) if last.0 + 1 == first.0 => *last = *end,
+            _ => ranges.push((*first, *end)),
+        }
+    }
+}
+
 /// What the leader remembers for the limits of a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {

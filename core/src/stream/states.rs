@@ -77,7 +77,12 @@ impl<B: Place> Stream<B> {
 
     /// Hands an offset out to the consumer of this number; says which attempt it is.
     pub fn hold(&mut self, offset: u64, holder: u32) -> u32 {
-        self.reach(offset);
+        let fresh = self.cursor == offset;
+        match fresh {
+            // In none of the sets; its slot is made below.
+            true => self.cursor += 1,
+            false => self.reach(offset),
+        }
         if let Some(keyed) = self.keyed.as_deref_mut() {
             keyed.hold(offset, holder);
         }
@@ -85,10 +90,15 @@ impl<B: Place> Stream<B> {
         self.tally.delivered += 1;
         let ((number, at), who) = (place(offset), self.who());
         let of = (self.index.as_deref(), who);
-        let chunk = self.chunks.get_mut(number);
-        let Some(chunk) = chunk.filter(|chunk| !chunk.gone.has(at)) else {
+        let Some(chunk) = self.chunks.get_mut(number) else {
             return 1;
         };
+        if fresh {
+            chunk.advance((at, at + 1), 0);
+        }
+        if chunk.gone.has(at) {
+            return 1;
+        }
         let attempts = chunk.slot(at).attempts.saturating_add(1);
         let body = chunk.body(at, of);
         let held = Slot::ready(attempts).with(SlotState::Held(holder));
@@ -162,6 +172,10 @@ impl<B: Place> Stream<B> {
         let before = self.kept;
         for (first, last) in ranges {
             let end = last.0.saturating_add(1).min(self.end);
+            if self.takes_runs() {
+                // What remains was never handed out here, or came back.
+                self.remove_leaving((first.0, last.0), &mut each);
+            }
             let mut next = first.0.max(self.base);
             while next < end {
                 match self.finish(next, SlotState::Gone) {

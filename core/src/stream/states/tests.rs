@@ -12,6 +12,8 @@ enum Step {
     Aside(u64),
     Recall,
     Remove(u64, u64),
+    /// Settled at once: gone, or leaving.
+    Settle(u64, u64, bool),
     Delivered(u64),
 }
 
@@ -24,6 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u64..900).prop_map(Step::Aside),
         1 => Just(Step::Recall),
         4 => (0u64..900, 0u64..500).prop_map(|(first, more)| Step::Remove(first, more)),
+        2 => (0u64..900, 0u64..500, any::<bool>()).prop_map(|(first, more, gone)| Step::Settle(first, first + more, gone)),
         1 => (0u64..900).prop_map(Step::Delivered),
     ]
 }
@@ -115,6 +118,27 @@ proptest! {
                     }
                     plain.kept.retain(|at, _| !gone.contains(at));
                     plain.aside.retain(|at| !gone.contains(at));
+                }
+                Step::Settle(first, last, goes) => {
+                    let held = plain.kept.range_mut(first..=last);
+                    let held = held.filter(|(_, kept)| matches!(kept, Some((SlotState::Held(7), _))));
+                    let held: Vec<u64> = held.map(|(at, kept)| {
+                        *kept = kept.map(|kept| (SlotState::Leaving, kept.1));
+                        *at
+                    }).collect();
+                    let mut left = Vec::new().into();
+                    let count = match goes {
+                        true => stream.remove_held((first, last), 7),
+                        false => stream.leave_held((first, last), 7, &mut left),
+                    };
+                    prop_assert_eq!(count, held.len() as u64);
+                    match goes {
+                        true => plain.kept.retain(|at, _| !held.contains(at)),
+                        false => {
+                            let left: Vec<u64> = left.iter().flat_map(|(first, last)| first.0..=last.0).collect();
+                            prop_assert_eq!(left, held);
+                        }
+                    }
                 }
                 Step::Delivered(until) => {
                     stream.reach_delivered(until);
