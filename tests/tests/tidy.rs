@@ -384,7 +384,7 @@ fn unsafe_code_stands_in_the_mapping_module_only() {
         "unsafe code belongs to the module that maps files",
         |file, _, line| {
             let code = line.split("//").next().unwrap_or("");
-            let allowed = file.path.starts_with("store/src/") && file.stem() == "mmap";
+            let allowed = file.path == "store/src/disk/map.rs";
             let quoted = file.path == "tests/tests/tidy.rs";
             file.is_rust() && !allowed && !quoted && forms.iter().any(|form| code.contains(form))
         },

@@ -1,3 +1,5 @@
+//! A stream as its users see it: places, trimming, purging.
+
 use super::*;
 use crate::id::{Offset, Position};
 

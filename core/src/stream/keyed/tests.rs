@@ -1,3 +1,5 @@
+//! What a key-shared stream hands to whom.
+
 use super::*;
 use proptest::prelude::*;
 

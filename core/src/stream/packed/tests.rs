@@ -1,3 +1,5 @@
+//! Packed rows against plain entries.
+
 use super::*;
 use proptest::prelude::*;
 

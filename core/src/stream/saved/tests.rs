@@ -1,3 +1,5 @@
+//! Streams come back as they were saved.
+
 use super::super::tests::{entries, stream};
 use super::*;
 use crate::index::{Block, BlockBytes, Blocks};

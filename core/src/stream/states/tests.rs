@@ -1,3 +1,5 @@
+//! States against plain lists, and what long-held messages cost.
+
 use super::super::tests::stream;
 use super::*;
 use proptest::prelude::*;
