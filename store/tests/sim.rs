@@ -237,7 +237,7 @@ async fn lives(seed: u64, weather: Weather) -> (u64, Vec<u64>) {
             };
             // Now and then one that compresses.
             let len = match random.random_range(0..12) {
-                0 if seed % 3 != 0 => 17_000,
+                0 if !seed.is_multiple_of(3) => 17_000,
                 _ => random.random_range(0..1500),
             };
             group.propose(payload(number, len), done).await;

@@ -74,7 +74,7 @@ fn messages_are_unreadable_on_the_disk_and_survive_a_kill_and_a_new_key() {
     drop(consumer);
     // Some that compress, more than one segment, and one that is retained.
     let body = |number: u32| {
-        let len = if number % 3 == 0 { 2000 } else { 1 };
+        let len = if number.is_multiple_of(3) { 2000 } else { 1 };
         format!("{number} {}", SECRET.repeat(len))
     };
     for number in 0..60 {

@@ -284,7 +284,7 @@ fn progress(folder: &ShardFolder) -> impl FnMut(Progress) {
     let mut calls = 0u32;
     move |progress| {
         calls = calls.wrapping_add(1);
-        if calls % 64 == 0 && told.elapsed() >= PROGRESS_EVERY {
+        if calls.is_multiple_of(64) && told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
             let percent = progress.done.min(progress.total) * 100 / progress.total.max(1);
             eprintln!("{}: {} {percent} %", folder.name, progress.doing);

@@ -288,7 +288,6 @@ impl StoreSettings {
             values_bytes_max: self.values_bytes_max,
             delayed_max: self.delayed_max,
             ack_timeout_ms: self.ack_timeout_ms,
-            ..ShardLimits::default()
         }
     }
 }

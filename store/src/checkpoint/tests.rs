@@ -169,7 +169,7 @@ impl Keys {
         let held = &names[5 - turn.min(5)..];
         match self {
             Keys::None => Sealing::default(),
-            Keys::OnAndOff if turn % 2 == 0 => sealing(held, turn as u64).opening_only(),
+            Keys::OnAndOff if turn.is_multiple_of(2) => sealing(held, turn as u64).opening_only(),
             Keys::Rotating | Keys::OnAndOff => sealing(held, turn as u64),
         }
     }

@@ -1,8 +1,8 @@
 //! Looking at the folder of a shard, stopped or live: checking, dumping, counting; and mending a stopped one.
 //!
-//! Owns: what a tool is told of a shard. Only [`repair`] changes anything, and only it takes the lock. All
-//! reading is done by what the server reads with; there is no second parser here. Read next: [`check`],
-//! [`dump`], [`stats`], [`repair`], then `journal/survey.rs` and `checkpoint/survey.rs`.
+//! Owns: what a tool is told of a shard. Only [`mod@repair`] changes anything, and only it takes the lock. All
+//! reading is done by what the server reads with; there is no second parser here. Read next: [`mod@check`],
+//! [`mod@dump`], [`mod@stats`], [`mod@repair`], then `journal/survey.rs` and `checkpoint/survey.rs`.
 
 mod check;
 mod dump;

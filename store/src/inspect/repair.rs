@@ -1,7 +1,7 @@
 //! Mending a stopped shard: what can be made again, what can be put aside, and what only goes with a loss.
 //!
 //! Owns: the plan, and that nothing confirmed is given up unless that was asked for. Deletes nothing: see
-//! `journal/mend.rs`. Read next: [`super::check`].
+//! `journal/mend.rs`. Read next: [`mod@super::check`].
 
 use super::{Checked, InspectError, ShardFolder, Source, check};
 use crate::checkpoint::survey::{Newest, broken};

@@ -1,6 +1,6 @@
 //! What a shard consists of, in numbers.
 //!
-//! Owns: the counts. Changes nothing. Read next: [`super::dump`], [`super::state`].
+//! Owns: the counts. Changes nothing. Read next: [`mod@super::dump`], [`super::state`].
 
 use super::dump::{DumpFrom, Dumped, dump};
 use super::state::State;

@@ -21,7 +21,7 @@ pub fn of(seed: u64, life: u64) -> Packing {
     let sealing = match seed % 3 {
         0 => return Packing::default(),
         1 => sealing(life, random),
-        _ if life % 2 == 0 => sealing(life, random).opening_only(),
+        _ if life.is_multiple_of(2) => sealing(life, random).opening_only(),
         _ => sealing(life, random),
     };
     let compressions = [Compression::None, Compression::Lz4, Compression::Zstd];

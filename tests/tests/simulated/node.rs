@@ -12,7 +12,6 @@ use anabranch_core::authority::{AllowAll, Authority};
 use anabranch_core::error::Refusal;
 use anabranch_core::gateway::{ClosedBy, Connection, ExchangeKind, Gateway, Input, Outputs, Seat};
 use anabranch_core::id::*;
-use anabranch_core::message::Message;
 use anabranch_core::meta::placement::Placement;
 use anabranch_core::meta::{ExchangeSpec, Meta, MetaCommand, MetaReply};
 use anabranch_core::port::{ShardEvent, ShardRequest};

@@ -128,7 +128,7 @@ proptest! {
                         *kept = kept.map(|kept| (SlotState::Leaving, kept.1));
                         *at
                     }).collect();
-                    let mut left = Vec::new().into();
+                    let mut left = Vec::new();
                     let count = match goes {
                         true => stream.remove_held((first, last), 7),
                         false => stream.leave_held((first, last), 7, &mut left),

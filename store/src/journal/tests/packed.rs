@@ -37,7 +37,7 @@ fn mixed(indexes: std::ops::Range<u64>, term: u64) -> Vec<Frame> {
     let one = |index: u64| {
         let lens = [0, 100, COMPRESS_FROM_BYTES, 5000, 30_000];
         let mut frame = frame(index, term, lens[(index + term) as usize % lens.len()]);
-        if index % 2 == 0 {
+        if index.is_multiple_of(2) {
             let mut noise = frame.payload.to_vec();
             let random = crate::seal::SeededRandom::new(index + 1);
             crate::seal::Random::fill(&random, &mut noise[..]).unwrap();
