@@ -15,6 +15,7 @@ debian_packages_missing() {
     command -v node >/dev/null || echo nodejs
     command -v npm >/dev/null || echo npm
     command -v python3 >/dev/null || echo python3
+    command -v strace >/dev/null || echo strace
     # ensurepip is what a Debian python3 without python3-venv lacks.
     python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
 }

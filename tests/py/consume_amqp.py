@@ -1,7 +1,7 @@
 """Consumes a queue with pika, acknowledging each message, until the connection is gone.
 
-Arguments: host port queue prefetch user password. Each body is one line on stdout, written before its
-acknowledgement is sent, with a `!` in front where the delivery was flagged as redelivered.
+Arguments: host port queue prefetch user password. Each body is one line on stdout without its blanks at the end,
+written before its acknowledgement is sent, with a `!` in front where the delivery was flagged as redelivered.
 """
 
 import sys
@@ -17,7 +17,7 @@ channel.basic_qos(prefetch_count=int(prefetch))
 
 
 def deliver(_channel, method, _properties, body):
-    sys.stdout.write(("!" if method.redelivered else "") + body.decode() + "\n")
+    sys.stdout.write(("!" if method.redelivered else "") + body.decode().rstrip() + "\n")
     sys.stdout.flush()
     channel.basic_ack(method.delivery_tag)
 

@@ -1,8 +1,8 @@
 """Takes everything out of a queue with pika, in order, acknowledging as it goes.
 
 Arguments: host port queue user password. First it publishes a fence to the queue, confirmed; then it
-consumes until the fence comes. Each body before the fence is one line on stdout, with a `!` in front
-where the delivery was flagged as redelivered.
+consumes until the fence comes. Each body before the fence is one line on stdout without its blanks at
+the end, with a `!` in front where the delivery was flagged as redelivered.
 """
 
 import sys
@@ -26,7 +26,7 @@ for method, _properties, body in channel.consume(queue, inactivity_timeout=30):
     if body == fence:
         channel.basic_ack(method.delivery_tag, multiple=True)
         break
-    lines.append(("!" if method.redelivered else "") + body.decode())
+    lines.append(("!" if method.redelivered else "") + body.decode().rstrip())
     if len(lines) % 100 == 0:
         channel.basic_ack(method.delivery_tag, multiple=True)
 channel.cancel()

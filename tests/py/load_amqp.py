@@ -1,15 +1,16 @@
 """Publishes numbered persistent messages with pika, with confirms, until the connection is gone.
 
-Arguments: host port name exchange key window user password. Each body is "<name> <number>"; every
-number that the broker confirmed is written to stdout as it comes. Leaves with 0 when the broker
-went away, with 1 when it refused a message.
+Arguments: host port name exchange key window user password bytes. Each body is "<name> <number>", with
+blanks up to so many bytes; every number that the broker confirmed is written to stdout as it comes,
+`blocked` and `unblocked` to stderr. Leaves with 0 when the broker went away, with 1 when it refused a
+message.
 """
 
 import sys
 
 import pika
 
-host, port, name, exchange, key, window, user, password = sys.argv[1:9]
+host, port, name, exchange, key, window, user, password, size = sys.argv[1:10]
 window = int(window)
 properties = pika.BasicProperties(delivery_mode=2)
 
@@ -27,7 +28,8 @@ class Load:
         while len(self.open) < window and self.channel.is_open:
             self.sent += 1
             self.open.add(self.sent)
-            self.channel.basic_publish(exchange, key, f"{name} {self.sent}", properties)
+            body = f"{name} {self.sent}".ljust(int(size))
+            self.channel.basic_publish(exchange, key, body, properties)
 
     def on_confirm(self, frame):
         tag, multiple = frame.method.delivery_tag, frame.method.multiple
@@ -66,6 +68,11 @@ connection = pika.SelectConnection(
     on_open_error_callback=on_open_error,
     on_close_callback=lambda c, _reason: c.ioloop.stop(),
 )
+for add, word in (
+    (connection.add_on_connection_blocked_callback, "blocked"),
+    (connection.add_on_connection_unblocked_callback, "unblocked"),
+):
+    add(lambda _connection, _frame, word=word: print(word, file=sys.stderr))
 connection.ioloop.start()
 print(f"sent {load.sent}", file=sys.stderr)
 if load.failure:

@@ -1,7 +1,8 @@
 """Publishes numbered QoS 1 messages with paho until the connection is gone.
 
-Arguments: host port name topic window. Each body is "<name> <number>"; every number whose PUBACK
-came is written to stdout as it comes. Leaves with 0 when the broker went away.
+Arguments: host port name topic window version bytes. Each body is "<name> <number>", with blanks up to
+so many bytes; every number whose PUBACK came is written to stdout as it comes. Leaves with 0 when the
+broker went away, with 1 when it refused a message.
 """
 
 import sys
@@ -9,14 +10,15 @@ import threading
 
 import paho.mqtt.client as mqtt
 
-host, port, name, topic, window = sys.argv[1:6]
-credentials = sys.argv[6:8]
+host, port, name, topic, window, version, size = sys.argv[1:8]
+VERSIONS = {"3.1.1": mqtt.MQTTv311, "5": mqtt.MQTTv5}
 free = threading.Semaphore(int(window))
 gone = threading.Event()
 connected = threading.Event()
 lock = threading.Lock()
 numbers = {}
 early = set()
+refused = []
 
 
 def confirm(number):
@@ -25,7 +27,11 @@ def confirm(number):
     free.release()
 
 
-def on_publish(_client, _userdata, mid, _reason, _properties):
+def on_publish(_client, _userdata, mid, reason, _properties):
+    if reason.is_failure:
+        refused.append(f"refused: {reason} ({reason.value:#x})")
+        gone.set()
+        return
     # paho may report the answer before publish() has returned the packet id.
     with lock:
         number = numbers.pop(mid, None)
@@ -49,11 +55,9 @@ def on_disconnect(_client, _userdata, flags, reason, _properties):
 client = mqtt.Client(
     mqtt.CallbackAPIVersion.VERSION2,
     client_id=name,
-    protocol=mqtt.MQTTv5,
+    protocol=VERSIONS[version],
     reconnect_on_failure=False,
 )
-if credentials:
-    client.username_pw_set(*credentials)
 client.max_inflight_messages_set(int(window))
 client.on_publish = on_publish
 client.on_connect = on_connect
@@ -67,7 +71,7 @@ while not gone.is_set():
     if not free.acquire(timeout=0.1):
         continue
     number += 1
-    info = client.publish(topic, f"{name} {number}", qos=1)
+    info = client.publish(topic, f"{name} {number}".ljust(int(size)), qos=1)
     with lock:
         answered = info.mid in early
         early.discard(info.mid)
@@ -76,3 +80,5 @@ while not gone.is_set():
     if answered:
         confirm(number)
 print(f"sent {number}", file=sys.stderr)
+if refused:
+    sys.exit(refused[0])

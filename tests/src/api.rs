@@ -48,7 +48,7 @@ impl Api {
             .new_agent();
         Self {
             http,
-            base: format!("http://{to}/api/v1"),
+            base: format!("http://{to}"),
             authorization: None,
         }
     }
@@ -130,6 +130,11 @@ impl Api {
         self.get(&format!("/streams/%2F/{name}")).expect(200)
     }
 
+    /// Whether the node says that it is ready, and why it is not.
+    pub fn readyz(&self) -> Answer {
+        answer(self.http.get(format!("{}/readyz", self.base)).call())
+    }
+
     /// GET below `/api/v1`.
     pub fn get(&self, path: &str) -> Answer {
         let mut request = self.http.get(self.url(path));
@@ -171,7 +176,7 @@ impl Api {
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.base)
+        format!("{}/api/v1{path}", self.base)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Publishers and consumers under load: two paho publishers with QoS 1 and two pika publishers with confirms keep
 //! windows of numbered messages in flight to the durable queue `load`.
 //!
-//! Owns: starting them, what each had confirmed, what a queue holds.
+//! Owns: starting them and others of their kind, what each had confirmed, what a queue holds.
 //! Never: judges what was lost.
 
 use std::collections::BTreeMap;
@@ -39,30 +39,9 @@ fn python(name: &str, script: &str, arguments: &[&str]) -> Process {
 impl Publishers {
     /// Starts all four.
     pub fn start(node: &Node) -> Self {
-        let host = node.addresses().mqtt.ip().to_string();
-        let mqtt = node.addresses().mqtt.port().to_string();
-        let amqp = node.addresses().amqp.port().to_string();
-        let mut started = Vec::new();
-        for name in MQTT_PUBLISHERS {
-            let topic = format!("load/{name}");
-            let arguments = [host.as_str(), &mqtt, name, &topic, MQTT_WINDOW];
-            started.push((name, python(name, "load_mqtt.py", &arguments)));
-        }
-        for name in AMQP_PUBLISHERS {
-            let key = format!("load.{name}");
-            let arguments = [
-                host.as_str(),
-                &amqp,
-                name,
-                "amq.topic",
-                &key,
-                AMQP_WINDOW,
-                "guest",
-                "guest",
-            ];
-            started.push((name, python(name, "load_amqp.py", &arguments)));
-        }
-        Self(started)
+        let mqtt = MQTT_PUBLISHERS.map(|name| (name, mqtt_publisher(node, name, "5", 0)));
+        let amqp = AMQP_PUBLISHERS.map(|name| (name, amqp_publisher(node, name, 0)));
+        Self(mqtt.into_iter().chain(amqp).collect())
     }
 
     /// Waits until each has a number of confirmations that `enough` chooses.
@@ -104,6 +83,25 @@ impl Publishers {
         }
         confirmed
     }
+}
+
+/// A paho publisher of this protocol version, whose messages have at least so many bytes.
+pub fn mqtt_publisher(node: &Node, name: &str, version: &str, bytes: usize) -> Process {
+    let address = node.addresses().mqtt;
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let (topic, bytes) = (format!("load/{name}"), bytes.to_string());
+    let arguments = [&host, &port, name, &topic, MQTT_WINDOW, version, &bytes];
+    python(name, "load_mqtt.py", &arguments)
+}
+
+/// A pika publisher, whose messages have at least so many bytes.
+pub fn amqp_publisher(node: &Node, name: &str, bytes: usize) -> Process {
+    let address = node.addresses().amqp;
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let (key, bytes) = (format!("load.{name}"), bytes.to_string());
+    let to = [&host, &port, name, "amq.topic", &key, AMQP_WINDOW];
+    let arguments = [&to[..], &["guest", "guest", &bytes]].concat();
+    python(name, "load_amqp.py", &arguments)
 }
 
 /// Makes the durable queue `load`, which gets all that the publishers send.

@@ -456,9 +456,11 @@ impl Actor {
         let inbox = self.inbox.clone();
         let done = move |result: Result<_, _>| {
             progress.frames_under_way.fetch_sub(1, Ordering::AcqRel);
-            if let Err(error) = result {
+            // All frames under way fail together; the first says it for them.
+            if let Err(error) = result
+                && !progress.failed.swap(true, Ordering::AcqRel)
+            {
                 tracing::error!(%error, "a frame was not confirmed: the shard stops");
-                progress.failed.store(true, Ordering::Release);
             }
             inbox.wake();
         };
