@@ -3,7 +3,7 @@ CARGO ?= cargo
 DATA ?= ./data
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run build test torture flow sim bench fmt clippy doc
+.PHONY: run build test torture kills seeds flow bench fmt clippy doc
 
 ## Build a release and start one node with its data in ./data.
 run: build
@@ -17,20 +17,25 @@ test:
 	tests/setup.sh
 	CARGO="$(CARGO)" tests/run.sh
 
-## The long runs: ROUNDS kills of the node under load, for each of three tests, and SEEDS seeds of the simulation. Rounds
-## that are done are noted in TARGET/torture-kills: stopped, it goes on where it was.
+## The long runs: ROUNDS kills of the node under load, for each of three tests, and SEEDS seeds of the simulations from
+## FROM on. What is done is noted in TARGET: stopped, the same command goes on where it was.
+torture: kills seeds
+
 ROUNDS ?= 200
-torture:
+kills:
 	tests/setup.sh
 	mkdir -p $(TARGET)/torture-kills
 	ANABRANCH_KILL_ROUNDS=$(ROUNDS) ANABRANCH_KILL_PROGRESS=$(abspath $(TARGET)/torture-kills) CARGO="$(CARGO)" \
 		tests/run.sh -p anabranch-tests --test kill_loop
 	rm -r $(TARGET)/torture-kills
-	$(MAKE) sim SEEDS=$(or $(SEEDS),200)
 
-## The seeded simulation of a node over a disk that crashes, tears and loses writes.
-sim:
-	ANABRANCH_SEEDS=$(or $(SEEDS),50) $(CARGO) test --release --locked -p anabranch-store --test sim --test shard_sim -- --nocapture
+## The seeded simulations of a group and a data shard over a disk that crashes, tears, fails, fills up, lies and rots.
+SEEDS ?= 2000
+FROM ?= 0
+seeds:
+	ANABRANCH_SEEDS=$(SEEDS) ANABRANCH_FROM=$(FROM) ANABRANCH_SEED_PROGRESS=$(abspath $(TARGET)/torture-seeds) \
+		$(CARGO) test --release --locked -p anabranch-store --test sim --test shard_sim -- --nocapture
+	rm -r $(TARGET)/torture-seeds
 
 ## One old message, while TIMES (20) times LIMIT_MIB (2048) flow past: what the folder takes stays below the limit.
 ## The long run is `make flow LIMIT_MIB=51200` (1 TiB is written). Stopped, it goes on where it was with the same FLOW_DIR.
