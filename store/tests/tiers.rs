@@ -29,11 +29,14 @@ const BODY: usize = 1000;
 
 /// Waits until something is so.
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(tokio::time::Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let mut looks = tokio::time::interval(Duration::from_millis(2));
+    let looked = async {
+        while !is_so() {
+            looks.tick().await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(20), looked).await;
+    assert!(in_time.is_ok(), "{what}");
 }
 
 fn body(number: u32) -> Vec<u8> {
