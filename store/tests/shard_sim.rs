@@ -1,6 +1,7 @@
 //! A data shard through many lives on a disk that loses power, fails and fills up: every confirmed message is
 //! handed out until it was settled, in order, and no message comes twice in one life but for what a seek takes back.
-//! Checkpoints, giving room back and eviction of the index go on meanwhile. After each life bits flip (`rot/mod.rs`).
+//! Checkpoints, giving room back and eviction of the index go on meanwhile. After each life copies of the disk rot
+//! (`rot/mod.rs`).
 //! `seeds/mod.rs` says which seeds run.
 
 mod packing;
@@ -16,13 +17,15 @@ use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::shard::DataShardSetup;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use rot::{Flips, Known, body, flipped, look, numbered};
+use rot::{Known, Rot, body, flipped, lied, look, numbered};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use worker::{STREAM, Worker};
 
-/// Bits flipped after each life, one at a time.
-const FLIPS: u32 = 2;
+/// What the consumer may hold.
+const CREDIT: usize = 1000;
+/// Copies of the disk that rot after each life.
+const COPIES: u32 = 2;
 
 /// What the world outside knows.
 #[derive(Default)]
@@ -38,7 +41,9 @@ struct Model {
     /// Settled at some time: may be gone.
     settled: BTreeSet<u32>,
     received: u64,
-    flips: Flips,
+    rot: Rot,
+    /// Publishes refused with their reason.
+    refused: u64,
     /// Chunks of the index that left memory.
     evicted: u64,
     /// Bytes that were seen to be given back inside of segments.
@@ -137,7 +142,9 @@ impl Life<'_> {
                     let sent = self.sent.remove(&sequence);
                     let (number, before) =
                         sent.unwrap_or_else(|| panic!("seed {seed}: answered twice"));
-                    if !refused {
+                    if refused {
+                        self.model.refused += 1;
+                    } else {
                         self.model.confirmed.insert(number);
                         self.model.confirmations.push(number);
                         self.model.told = self.model.told.max(before);
@@ -314,15 +321,21 @@ async fn lives(seed: u64) -> Model {
             if life.consumer.is_none() {
                 life.attach().await;
             }
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            life.take_mail();
+            let settled = life.model.settled.clone();
+            loop {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                life.take_mail();
+                if life.held.len() < CREDIT {
+                    break;
+                }
+                life.settle(usize::MAX);
+            }
             assert!(
                 life.sent.is_empty(),
                 "seed {seed}: not confirmed after five seconds"
             );
-            let there = life.seen.clone();
-            let kept = life.model.confirmed.difference(&life.model.settled);
-            let lost: Vec<_> = kept.filter(|number| !there.contains(number)).collect();
+            let kept = life.model.confirmed.difference(&settled);
+            let lost: Vec<_> = kept.filter(|number| !life.seen.contains(number)).collect();
             assert!(
                 lost.is_empty(),
                 "seed {seed}: confirmed, not settled and lost: {lost:?}"
@@ -352,9 +365,12 @@ async fn lives(seed: u64) -> Model {
         let findings = checked.findings;
         assert!(!defects, "seed {seed}: nothing is wrong: {findings:#?}");
         model.given_back += checked.given_back_bytes;
-        for _ in 0..FLIPS {
-            let flips = flipped(&disk, &known, &mut random).await;
-            model.flips.add(flips);
+        for _ in 0..COPIES {
+            let rot = match random.random_range(0..3) {
+                0 => lied(&disk, &known, &mut random).await,
+                _ => flipped(&disk, &known, &mut random).await,
+            };
+            model.rot.add(rot);
         }
     }
     model
@@ -369,7 +385,8 @@ fn run(seed: u64) -> Model {
 #[test]
 fn confirmed_messages_survive_until_settled() {
     let (mut made, mut confirmed, mut received) = (0, 0, 0);
-    let (mut evicted, mut given_back, mut flips) = (0, 0, Flips::default());
+    let (mut refused, mut evicted, mut given_back) = (0, 0, 0);
+    let mut rot = Rot::default();
     seeds::each("shard", 8, 24.0, |seed| {
         let model = run(seed);
         made += u64::from(model.made);
@@ -377,12 +394,15 @@ fn confirmed_messages_survive_until_settled() {
         received += model.received;
         evicted += model.evicted;
         given_back += model.given_back;
-        flips.add(model.flips);
+        refused += model.refused;
+        rot.add(model.rot);
     });
-    println!("{made} published, {confirmed} confirmed, {received} handed out, 0 lost");
+    println!(
+        "{made} published, {confirmed} confirmed, {refused} refused, {received} handed out, 0 lost"
+    );
     println!(
         "{evicted} chunks of the index evicted, {given_back} bytes given back inside of segments"
     );
-    println!("{flips:?}");
+    println!("{rot:?}");
     assert!(confirmed >= made / 4 && received >= made / 8);
 }
