@@ -4,7 +4,7 @@
 //! Owns: starting them and others of their kind, what each had confirmed, what a queue holds.
 //! Never: judges what was lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,6 +59,26 @@ impl Publishers {
             assert!(
                 reached.is_some(),
                 "{name} stops at {confirmed}\n{}",
+                process.story()
+            );
+        }
+    }
+
+    /// Waits until each has so many more confirmations than now.
+    ///
+    /// # Panics
+    /// When one does not get there.
+    pub fn go_on(&self, more: usize) {
+        for (name, process) in &self.0 {
+            let before = process.stdout.all().len();
+            let mut left = more;
+            let reached = process.stdout.wait(before, LIMIT, |_| {
+                left -= 1;
+                (left == 0).then_some(())
+            });
+            assert!(
+                reached.is_some(),
+                "{name} stops at {before}, {left} before the goal\n{}",
                 process.story()
             );
         }
@@ -172,6 +192,37 @@ pub fn all_there(
             .iter()
             .filter(|n| arrived.binary_search(n).is_err())
             .collect();
+        assert!(
+            lost.is_empty(),
+            "{when}: {name}: confirmed and lost: {lost:?}"
+        );
+    }
+}
+
+/// Checks that everything confirmed came to a consumer that acknowledges, whose lines are `consumed`, or was `left`;
+/// and what came for the first time came in the order of its publisher.
+///
+/// # Panics
+/// When it is not so; `when` says when that was.
+pub fn all_came(
+    when: &str,
+    confirmed: &BTreeMap<&'static str, Vec<u64>>,
+    consumed: &[String],
+    left: &BTreeMap<String, Vec<u64>>,
+) {
+    for (name, numbers) in confirmed {
+        let first_times: Vec<u64> = consumed
+            .iter()
+            .filter(|line| !line.starts_with('!'))
+            .map(|line| numbered(line))
+            .filter(|(publisher, _)| publisher == name)
+            .map(|(_, number)| number)
+            .collect();
+        assert!(first_times.is_sorted(), "{when}: {name}: out of order");
+        let left = left.get(*name).map_or(&[][..], Vec::as_slice);
+        assert!(left.is_sorted(), "{when}: {name}: left out of order");
+        let arrived: BTreeSet<u64> = first_times.iter().chain(left).copied().collect();
+        let lost: Vec<&u64> = numbers.iter().filter(|n| !arrived.contains(n)).collect();
         assert!(
             lost.is_empty(),
             "{when}: {name}: confirmed and lost: {lost:?}"

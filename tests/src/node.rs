@@ -30,6 +30,8 @@ pub struct Start {
     pub config: Option<String>,
     /// More arguments of `serve`.
     pub arguments: Vec<String>,
+    /// The data folder, where it is not to lie in a folder of the node's own.
+    pub data: Option<PathBuf>,
     /// Environment variables.
     pub environment: Vec<(String, String)>,
 }
@@ -77,7 +79,8 @@ impl Node {
             .prefix("anabranch-test-")
             .tempdir()
             .unwrap();
-        let data = folder.path().join("data");
+        let own = || folder.path().join("data");
+        let data = start.data.clone().unwrap_or_else(own);
         let (process, addresses) = launch(&start, folder.path(), &data, None);
         Self {
             process,

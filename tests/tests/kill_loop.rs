@@ -6,12 +6,12 @@
 //! chooses but the machine's speed does not. After the restart the queue is drained. Publishers and
 //! subscribers of QoS 2 live on through all kills instead, on sessions that last.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anabranch_tests::load::{
-    LIMIT, MQTT_WINDOW, Publishers, all_there, consumer, declare_queue, drain, numbered,
+    LIMIT, MQTT_WINDOW, Publishers, all_came, all_there, consumer, declare_queue, drain, numbered,
 };
 use anabranch_tests::process::Process;
 use anabranch_tests::{Node, repository};
@@ -127,27 +127,7 @@ fn every_confirmed_message_reaches_a_consumer_across_kills() {
         node.restart();
         let left = drain(&node);
 
-        for (name, numbers) in &confirmed {
-            let first_times: Vec<u64> = consumed
-                .iter()
-                .filter(|line| !line.starts_with('!'))
-                .map(|line| numbered(line))
-                .filter(|(publisher, _)| publisher == name)
-                .map(|(_, number)| number)
-                .collect();
-            assert!(
-                first_times.is_sorted(),
-                "round {round}: {name}: out of order"
-            );
-            let left = left.get(*name).map_or(&[][..], Vec::as_slice);
-            assert!(left.is_sorted(), "round {round}: {name}: left out of order");
-            let arrived: BTreeSet<u64> = first_times.iter().chain(left).copied().collect();
-            let lost: Vec<&u64> = numbers.iter().filter(|n| !arrived.contains(n)).collect();
-            assert!(
-                lost.is_empty(),
-                "round {round}: {name}: confirmed and lost: {lost:?}"
-            );
-        }
+        all_came(&format!("round {round}"), &confirmed, &consumed, &left);
         let (confirmed, left) = (
             confirmed.values().map(Vec::len).sum::<usize>(),
             left.values().map(Vec::len).sum::<usize>(),

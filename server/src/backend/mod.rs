@@ -37,12 +37,11 @@ use anabranch_core::error::{ErrorKind, Refusal};
 use anabranch_core::gateway::{Answer as CoreAnswer, Command, Reply};
 use anabranch_core::id::VhostId;
 use anabranch_core::meta::{MetaCommand, MetaReply};
-use anabranch_core::port::MetaPort;
 use anabranch_core::properties::Codecs;
 use anabranch_core::router::Fabric;
 use anabranch_core::worker::Verified;
 use anabranch_driver::{Call, Driver};
-use anabranch_store::shard::DataShard;
+use anabranch_store::shard::{DataShard, MetaShard};
 use anabranch_store::tier::Tier;
 use tokio::sync::oneshot;
 
@@ -70,7 +69,7 @@ pub struct NodeParts {
     /// The way to shards.
     pub asker: Arc<Asker>,
     /// The way to metadata.
-    pub meta: Arc<dyn MetaPort>,
+    pub meta: Arc<MetaShard>,
     /// The data shards.
     pub shards: Vec<Arc<DataShard>>,
     /// The object store for their segments.
@@ -254,15 +253,10 @@ impl Backend for NodeBackend {
     }
 
     fn ready(&self) -> Result<(), BackendError> {
-        for shard in &self.parts.shards {
-            if let Some(why) = shard.poisoned() {
-                return Err(BackendError::Unavailable(format!(
-                    "shard {} stopped: {why}",
-                    shard.id()
-                )));
-            }
+        match self.stopped() {
+            Some(what) => Err(BackendError::Unavailable(what)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn connections<'a>(

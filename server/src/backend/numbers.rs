@@ -209,13 +209,23 @@ impl NodeBackend {
             .collect()
     }
 
+    /// Which shard stopped after a disk operation failed, and why.
+    pub(super) fn stopped(&self) -> Option<String> {
+        let data = || {
+            let mut shards = self.parts.shards.iter();
+            shards.find_map(|shard| {
+                let why = shard.poisoned()?;
+                Some(format!("shard {} stopped: {why}", shard.id()))
+            })
+        };
+        let metadata = self.parts.meta.poisoned();
+        metadata
+            .map(|why| format!("the metadata shard stopped: {why}"))
+            .or_else(data)
+    }
+
     fn alarms(&self) -> Vec<Alarm> {
         let shortage = self.parts.shards.iter().find_map(|shard| shard.shortage());
-        let poisoned = self
-            .parts
-            .shards
-            .iter()
-            .find_map(|shard| Some((shard.id(), shard.poisoned()?)));
         let damaged: u64 = self
             .parts
             .shards
@@ -240,9 +250,8 @@ impl NodeBackend {
             ),
             (
                 "journal",
-                poisoned.map(|(id, why)| {
-                    format!("Shard {id} stopped: {why}. Look at its disk, then restart the node.")
-                }),
+                self.stopped()
+                    .map(|what| format!("A disk operation failed: {what}. Look at the disk, then restart the node.")),
             ),
             (
                 "tier",
