@@ -45,7 +45,8 @@ async fn rpc() -> Fallible<()> {
             FieldTable::default(),
         )
         .await?;
-    let serving = tokio::spawn(serve(functions, calls));
+    let consumer = calls.tag().clone();
+    let serving = tokio::spawn(serve(functions.clone(), calls));
 
     let connection = Connection::connect(&amqp, ConnectionProperties::default()).await?;
     let mut client = Client::start(connection.create_channel().await?).await?;
@@ -56,9 +57,11 @@ async fn rpc() -> Fallible<()> {
         );
     }
     connection.close(200, "done".into()).await?;
+    // The server ends with its consumer, once it has acknowledged what it answered.
+    functions.basic_cancel(consumer, Default::default()).await?;
+    serving.await??;
     server.close(200, "done".into()).await?;
-    // The consumer ends with its connection, and the server with it.
-    serving.await?
+    Ok(())
 }
 
 /// Answers calls until the consumer ends.
