@@ -269,6 +269,20 @@ fn what_is_too_old_or_too_much_leaves_though_nobody_publishes_and_stays_gone() {
     assert_eq!(taken(&mut node, c), [12], "offsets go on");
 }
 
+/// Each round planned the next look anew, so where rounds followed each other closely nothing was ever looked at.
+#[test]
+fn rounds_that_follow_closely_do_not_put_off_what_is_due() {
+    let mut node = Node::new(1, 1);
+    let c = node.connect(0);
+    node.declare_with(c, "s", true, kept(Some(1_000), None))
+        .unwrap();
+    publish(&mut node, c, 0..3);
+    for _ in 0..300 {
+        node.pass(5);
+    }
+    assert_eq!(node.stat("s").ready, 0);
+}
+
 #[test]
 fn a_crash_keeps_messages_offsets_and_retention() {
     let mut node = Node::new(1, 1);

@@ -218,9 +218,12 @@ impl<B: Place> Shard<B> {
     /// At the end of a round: when to look again.
     pub(super) fn plan(&mut self, now: Now) {
         let first = self.limiter.due.first();
+        let planned = self.limiter.due_at;
         self.limiter.due_at = first.map(|(end, _)| {
             let left = end.0.saturating_sub(now.unix.0);
-            now.monotonic.after(left.max(DUE_MS))
+            let at = now.monotonic.after(left.max(DUE_MS));
+            // Rounds that follow each other closely must not put it off for ever.
+            planned.map_or(at, |planned| planned.min(at))
         });
     }
 
@@ -238,6 +241,7 @@ impl<B: Place> Shard<B> {
                 self.list(place);
             }
         }
+        self.limiter.due_at = None;
         self.plan(now);
         if self.limiter.uses_at.is_some_and(|at| at <= now.monotonic) {
             self.look_at_uses(now.monotonic);
