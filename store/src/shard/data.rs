@@ -34,6 +34,9 @@ use tokio::time::Instant;
 /// changed and not saved is in memory.
 const UNSAVED_BYTES_MAX: usize = 64 << 20;
 
+/// Turns of the tasks that share this thread between two rounds that hand out history: from the disk's answer to the
+/// end of a frame there are about so many steps of theirs.
+const TURNS: usize = 4;
 /// Longest wait between two rounds, in milliseconds.
 const IDLE_ROUND_MS: u64 = 500;
 
@@ -360,7 +363,16 @@ impl Actor {
             if stopping && self.progress.frames_under_way.load(Ordering::Acquire) == 0 {
                 break;
             }
-            let _ = tokio::time::timeout_at(self.wake_at(), self.inbox.woken()).await;
+            let at = self.wake_at();
+            if at > Instant::now() {
+                let _ = tokio::time::timeout_at(at, self.inbox.woken()).await;
+                continue;
+            }
+            // Readers of history always have more to do: a time that has passed would be waited for without a turn
+            // for anybody else.
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
         }
         if !self.has_failed()
             && let Err(error) = self.group.checkpoint_now().await
