@@ -15,7 +15,7 @@
 //! | 12 | 4 | CRC-32C of bytes 0..12 and of the ranges |
 //! | 16 | 16 n | ranges, ascending and apart: first position, end position (u64 each) |
 
-use super::files::replace_file;
+use super::files::{read_twins, replace_twins, twins_differ_at};
 use super::frame::{crc32c, u32_at, u64_at};
 use crate::disk::Disk;
 use anabranch_core::id::Position;
@@ -58,7 +58,7 @@ impl Released {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(2 * (HEADER_BYTES + self.0.len() * RANGE_BYTES));
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.0.len() * RANGE_BYTES);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(self.0.len() as u32).to_le_bytes());
@@ -69,35 +69,15 @@ impl Released {
         }
         let crc = crc32c(&[&bytes[..12], &bytes[HEADER_BYTES..]]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        bytes.extend_from_within(..);
         bytes
     }
 
     /// Where the two copies of the file in `dir` begin to differ; nothing when they do not, or there is no file.
     pub(super) fn differs_at(disk: &dyn Disk, dir: &Path) -> io::Result<Option<u64>> {
-        let file = match disk.open(&dir.join(RELEASED_NAME)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
-        file.read_at(&mut bytes, 0)?;
-        let half = bytes.len() / 2;
-        let (first, second) = bytes.split_at(half);
-        let first_is_sound = Self::decode_one(first).is_some();
-        let at = first
-            .iter()
-            .zip(second)
-            .position(|(one, other)| one != other);
-        Ok(at.map(|at| (at + if first_is_sound { half } else { 0 }) as u64))
+        twins_differ_at(disk, &dir.join(RELEASED_NAME), Self::decode)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let half = bytes.len() / 2;
-        Self::decode_one(&bytes[..half]).or_else(|| Self::decode_one(&bytes[half..]))
-    }
-
-    fn decode_one(bytes: &[u8]) -> Option<Self> {
         let known = bytes.len() >= HEADER_BYTES
             && bytes[..4] == MAGIC
             && u32_at(bytes, 4) == VERSION
@@ -112,20 +92,12 @@ impl Released {
 
     /// Reads the file; `None` when there is none, an error of kind `InvalidData` when neither copy is sound.
     pub(super) fn read(disk: &dyn Disk, dir: &Path) -> io::Result<Option<Self>> {
-        let file = match disk.open(&dir.join(RELEASED_NAME)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
-        file.read_at(&mut bytes, 0)?;
-        let read = Self::decode(&bytes);
-        read.map(Some).ok_or(io::ErrorKind::InvalidData.into())
+        read_twins(disk, &dir.join(RELEASED_NAME), Self::decode)
     }
 
     /// Replaces the file; durable on return.
     pub(super) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        replace_file(disk, dir, &dir.join(RELEASED_NAME), &self.encode())
+        replace_twins(disk, dir, &dir.join(RELEASED_NAME), &self.encode())
     }
 }
 
@@ -156,7 +128,7 @@ mod tests {
     fn one_rotten_bit_is_survived_and_two_are_told() {
         let dir = Path::new("j");
         let released = of(&[(0, 5), (10, 30)]);
-        let len = released.encode().len() as u64;
+        let len = 2 * released.encode().len() as u64;
         for at in 0..len {
             let disk = SimDisk::new(1);
             assert_eq!(Released::read(&disk, dir).unwrap(), None);

@@ -33,7 +33,7 @@
 //! (u32 each). Then the frames, 8 bytes each: logical start from the base and offset of the envelope in
 //! the file (u32 each).
 
-use super::files::replace_file;
+use super::files::{read_file, replace_file};
 use super::frame::{crc32c, u32_at, u64_at};
 use super::segment::{FramePlace, FrameTable, SegmentHeader, parse_name};
 use crate::disk::Disk;
@@ -214,14 +214,9 @@ pub(super) fn look_at_table(
     dir: &Path,
     base: Position,
 ) -> io::Result<Option<SideTable>> {
-    let file = match disk.open(&table_path(dir, base)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let Some(bytes) = read_file(disk, &table_path(dir, base))? else {
+        return Ok(None);
     };
-    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
-    let mut bytes = vec![0; len];
-    file.read_at(&mut bytes, 0)?;
     let read = SideTable::decode(&bytes);
     read.map(Some).ok_or(io::ErrorKind::InvalidData.into())
 }
