@@ -1,117 +1,38 @@
 //! The writer: the only code that changes a journal's files after recovery.
 //!
 //! Owns: group commit (all that waits becomes one gathered write and one sync), the order of votes
-//! and frames, the poisoned state, making the next segment ready and waiting when there is no room for
-//! it. Never answers before the bytes are synced; never retries a failed disk operation. Read next: [`super::queue`] (how it is fed
-//! and where it runs), [`super::frame`].
+//! and frames, the poisoned state. Never answers before the bytes are synced; never retries a failed disk
+//! operation. Read next: [`op`], [`segments`], [`super::queue`] (how it is fed and where it runs).
+
+mod op;
+mod segments;
+
+pub use op::Completion;
+pub(crate) use op::{Cut, Op, Roll};
 
 use super::error::WriteError;
-use super::files::{InstallError, drop_tail, install_segment};
-use super::frame::{Frame, HEAD_BYTES, Link, decode_head, encode_head};
+use super::frame::{Frame, Link, encode_head};
 use super::gather::Gather;
 use super::keeper::{Job, Keeper, Place};
-use super::meta::{FrameId, Meta, MetaFile};
+use super::meta::{Meta, MetaFile};
 use super::pack::{Packer, Packing};
-use super::placement::{Sealed, Shared, StoredLen};
+use super::placement::{Shared, StoredLen};
 use super::room::{GiveBack, Punch};
-use super::segment::{
-    FileSlot, SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, grown_capacity, salt_of,
-};
 use super::spares::Spares;
 use super::stats::Health;
 use super::table::SideTable;
 use super::tiered::Catalogue;
-use super::window::Window;
 use crate::disk::{Disk, DiskFile};
 use crate::seal::{Sealer, Sealing};
 use crate::tier::Folder;
-use anabranch_core::id::{LogIndex, Position, Term};
+use anabranch_core::id::Position;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Called once the operation is durable, or failed; on the writer's thread.
-pub type Completion = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
-
 /// Bytes gathered before they are written without waiting for the rest of the batch.
 const GATHER_BYTES: usize = 16 * 1024 * 1024;
-
-/// One step for the writer; steps are done in the order they were queued, but for those that free room
-/// when there is none.
-pub(crate) enum Op {
-    /// Append a frame to the current segment.
-    Frame(Frame),
-    /// Go on in a new segment.
-    Roll(Roll),
-    /// Write the small durable facts.
-    Meta(Meta),
-    /// Move the purge pointer.
-    Purge(FrameId, Completion),
-    /// Drop every frame from `meta.cut_from`.
-    Cut(Cut),
-    /// Give up what is dead.
-    GiveBack(GiveBack, Completion),
-    /// Work for the keeper alone.
-    Keep(Job),
-    /// Report when everything before is synced.
-    Done(Completion),
-}
-
-impl Op {
-    /// Whether it may go before those that wait for room: it is as if those had been asked for later.
-    fn frees_room(&self) -> bool {
-        match self {
-            Op::Purge(..) | Op::GiveBack(..) | Op::Keep(_) => true,
-            Op::Frame(_) | Op::Roll(_) | Op::Meta(_) | Op::Cut(_) | Op::Done(_) => false,
-        }
-    }
-}
-
-/// The segment after the current one.
-pub(crate) struct Roll {
-    pub(crate) base: Position,
-    pub(crate) first_index: LogIndex,
-    pub(crate) prev_term: Term,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) slot: FileSlot,
-    /// The segment that ends here, unless it has no frame.
-    pub(crate) sealed: Option<Sealed>,
-}
-
-/// Where to cut, and what is left.
-pub(crate) struct Cut {
-    pub(crate) meta: Meta,
-    /// Segment that becomes the current one.
-    pub(crate) slot: FileSlot,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) end_offset: u64,
-    /// Offset of the last frame kept in it; `None` when the segment is left without a frame.
-    pub(crate) last_offset: Option<u64>,
-    /// Later segments, oldest first.
-    pub(crate) dropped: Vec<PathBuf>,
-    /// Segments whose side files tell of a life that is over.
-    pub(crate) forgotten: Vec<Position>,
-}
-
-impl Cut {
-    /// Finds where what is kept ends: when the cut was asked for, frames may have been on their way to the disk
-    /// whose length there was not known.
-    fn find_end(&mut self, file: &dyn DiskFile, header: &SegmentHeader) -> io::Result<()> {
-        let mut window = Window::new(file, header.capacity_bytes);
-        let (mut offset, mut last) = (SEGMENT_HEADER_BYTES, None);
-        for _ in header.first_index.0..self.meta.cut_from {
-            let head = window.get(offset, HEAD_BYTES)?;
-            let head = head.ok_or(io::ErrorKind::UnexpectedEof)?;
-            let head = decode_head(head).map_err(io::Error::other)?;
-            last = Some(offset);
-            offset += head.stored_len();
-        }
-        self.end_offset = offset;
-        self.last_offset = last;
-        Ok(())
-    }
-}
 
 /// The segment being written.
 pub(crate) struct Current {
@@ -335,64 +256,6 @@ impl Writer {
         }
     }
 
-    /// Goes on in a new segment, or waits when there is no room for it.
-    fn roll(&mut self, mut roll: Roll) -> io::Result<()> {
-        let spare = match self.spares.take(roll.capacity_bytes) {
-            Ok(spare) => spare,
-            Err(error) if is_no_room(&error) => {
-                self.note_no_space(&error);
-                self.stalled.push_back(Op::Roll(roll));
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        let salt = salt_of(roll.base, self.epoch);
-        let mut header = SegmentHeader {
-            salt,
-            prev_crc: self.chain,
-            base: roll.base,
-            first_index: roll.first_index,
-            prev_term: roll.prev_term,
-            capacity_bytes: roll.capacity_bytes,
-            key: None,
-        };
-        let key = header.take_key(&self.sealing)?;
-        let sealer = key
-            .clone()
-            .map(|key| self.sealing.sealer(key))
-            .transpose()?;
-        let installed = install_segment(&*self.disk, &self.dir, &spare.path, &*spare.file, &header);
-        match installed {
-            Ok(()) => {}
-            Err(InstallError::NoName(error)) if is_no_room(&error) => {
-                self.note_no_space(&error);
-                self.spares.put_back(spare);
-                self.stalled.push_back(Op::Roll(roll));
-                return Ok(());
-            }
-            Err(InstallError::NoName(error) | InstallError::NotDurable(error)) => {
-                return Err(error);
-            }
-        }
-        if let Some(sealed) = roll.sealed.take() {
-            // Written when this round is over: all of it is synced then.
-            if let Some(table) = self.table_of(sealed, roll.prev_term) {
-                self.keeper.give(Job::Table(table));
-            }
-        }
-        self.current = Current {
-            file: spare.file.clone(),
-            salt,
-            offset: SEGMENT_HEADER_BYTES,
-            capacity_bytes: roll.capacity_bytes,
-            sealer,
-        };
-        self.newest_base = roll.base;
-        let _ = roll.slot.set(SegmentFile::new(spare.file, key));
-        self.note_room();
-        Ok(())
-    }
-
     fn gather_frame(&mut self, frame: &Frame) -> io::Result<()> {
         let link = Link {
             salt: self.current.salt,
@@ -489,112 +352,4 @@ impl Writer {
         self.written = meta;
         Ok(())
     }
-
-    fn cut(&mut self, mut cut: Cut) -> io::Result<()> {
-        let Some(slot) = cut.slot.get().cloned() else {
-            return Err(io::Error::other(
-                "a cut names a segment that was never made",
-            ));
-        };
-        let file = slot.disk_file().clone();
-        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
-        file.read_at(&mut header, 0)?;
-        let header = SegmentHeader::decode(&header)
-            .ok_or_else(|| io::Error::other("segment header unreadable"))?;
-        if self.packer.compresses() {
-            cut.find_end(&*file, &header)?;
-        }
-        let key = slot.key().cloned();
-        let sealer = key.map(|key| self.sealing.sealer(key)).transpose()?;
-        // The record of the cut comes first: from here on a scan refuses the dropped frames.
-        self.end_index = cut.meta.cut_from;
-        self.epoch = cut.meta.epoch;
-        self.newest_base = Position(cut.meta.newest_base);
-        self.write_meta(cut.meta)?;
-        self.health.set_synced_end(self.end_index);
-        drop_tail(
-            &*self.disk,
-            &self.dir,
-            &*file,
-            cut.end_offset,
-            cut.capacity_bytes,
-            &cut.dropped,
-        )?;
-        for base in cut.forgotten {
-            self.keeper.give(Job::Forget(base));
-        }
-        self.chain = match cut.last_offset {
-            None => header.prev_crc,
-            Some(offset) => {
-                let mut head = [0; HEAD_BYTES];
-                file.read_at(&mut head, offset)?;
-                decode_head(&head).map_err(io::Error::other)?.crc
-            }
-        };
-        self.current = Current {
-            file,
-            salt: header.salt,
-            offset: cut.end_offset,
-            capacity_bytes: cut.capacity_bytes,
-            sealer,
-        };
-        Ok(())
-    }
-
-    /// The side file of the current segment, which ends here; none when it was cut meanwhile.
-    fn table_of(&self, mut sealed: Sealed, last_term: Term) -> Option<SideTable> {
-        if self.packer.compresses() {
-            sealed.frames = self.shared().settled(&sealed)?;
-        }
-        Some(SideTable {
-            salt: self.current.salt,
-            chain: self.chain,
-            base: sealed.base,
-            first_index: sealed.first_index,
-            last_term,
-            committed: sealed.committed,
-            capacity_bytes: sealed.capacity_bytes,
-            frames: sealed.frames,
-            given_back: Vec::new(),
-        })
-    }
-
-    /// Has the next segment ready before it is needed: the wait for its zeros is not in the way of
-    /// a confirm. Early, for a fast publisher fills a segment in the time that it takes to make one;
-    /// late when the disk is nearly full.
-    fn prepare_next(&mut self) {
-        let early = if self.health.tight() {
-            self.current.capacity_bytes / 2
-        } else {
-            self.current.capacity_bytes / 8
-        };
-        if self.current.offset <= early && !self.health.no_space() {
-            return;
-        }
-        let len = grown_capacity(self.current.capacity_bytes, self.segment_bytes);
-        match self.spares.prepare(len) {
-            Ok(true) if self.stalled.is_empty() => self.note_room(),
-            Ok(_) => {}
-            Err(error) => self.note_no_space(&error),
-        }
-    }
-
-    fn note_no_space(&mut self, error: &io::Error) {
-        if !self.health.set_no_space(true) {
-            tracing::warn!(dir = %self.dir.display(), %error, "no room for the next segment: publishing stops until there is");
-        }
-    }
-
-    fn note_room(&mut self) {
-        if self.health.set_no_space(false) {
-            tracing::info!(dir = %self.dir.display(), "there is room for the next segment again");
-        }
-    }
-}
-
-fn is_no_room(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }
