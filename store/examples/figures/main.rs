@@ -8,6 +8,7 @@
 //! | `written` | bytes written for each byte of payload, syncs for each message | `messages=200000` |
 //! | `read` | catching up, beside reading the same files from front to back | `mib=1024`, `rounds=3` |
 //! | `pressure` | what consumers at the end notice of one that walks through history | `mib=4096` of history, `rate=2000` messages a second, `seconds=20` of a round, `rounds=3` |
+//! | `shards` | messages through 1, 2 and 4 whole shards on one disk, and what one costs | `seconds=2` of a case |
 //! | `memory` | memory of queued messages of 128 bytes | `messages=1000000` |
 //!
 //! `DIR` should lie on the kind of disk that one cares about; a folder is made in it and removed at the end.
@@ -17,12 +18,13 @@ mod measure;
 mod memory;
 mod pressure;
 mod read;
+mod shards;
 mod worker;
 mod written;
 
 use measure::Arguments;
 
-const USAGE: &str = "figures append|written|read|pressure|memory DIR [NAME=NUMBER ...]";
+const USAGE: &str = "figures append|written|read|pressure|shards|memory DIR [NAME=NUMBER ...]";
 
 fn main() {
     let Some(arguments) = Arguments::read() else {
@@ -37,6 +39,7 @@ fn main() {
         "written" => written::run(&dir, &arguments),
         "read" => read::run(&dir, &arguments),
         "pressure" => pressure::run(&dir, &arguments),
+        "shards" => shards::run(&dir, &arguments),
         "memory" => memory::run(&dir, &arguments),
         _ => eprintln!("{USAGE}"),
     }

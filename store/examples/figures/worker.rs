@@ -22,6 +22,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 /// Messages of a batch.
 const BATCH: u64 = 64;
@@ -244,16 +245,50 @@ impl Worker {
 
     /// Publishes `count` messages, as fast as they go; `consumed`: this worker's consumer takes them, too.
     pub fn publish_all(&mut self, streams: &[StreamId], body: &Bytes, count: u64, consumed: bool) {
-        let (mut left, mut delivered) = (count, 0);
-        while left > 0 || self.under_way() > 0 || (consumed && delivered < count) {
-            while left > 0 && self.under_way() + BATCH <= UNDER_WAY {
-                for _ in 0..BATCH.min(left) {
+        let mut left = count;
+        self.publish_while(streams, body, consumed, || {
+            let batch = BATCH.min(left);
+            left -= batch;
+            batch
+        });
+    }
+
+    /// The same until `time` is over; says how many.
+    pub fn publish_for(
+        &mut self,
+        streams: &[StreamId],
+        body: &Bytes,
+        time: Duration,
+        consumed: bool,
+    ) -> u64 {
+        let start = Instant::now();
+        let more = || if start.elapsed() < time { BATCH } else { 0 };
+        self.publish_while(streams, body, consumed, more)
+    }
+
+    /// `next` says how many go next, at most a batch; 0 is the end.
+    fn publish_while(
+        &mut self,
+        streams: &[StreamId],
+        body: &Bytes,
+        consumed: bool,
+        mut next: impl FnMut() -> u64,
+    ) -> u64 {
+        let (mut count, mut delivered, mut goes_on) = (0, 0, true);
+        while goes_on || self.under_way() > 0 || (consumed && delivered < count) {
+            while goes_on && self.under_way() + BATCH <= UNDER_WAY {
+                let batch = next();
+                for _ in 0..batch {
                     self.publish(streams, body.clone());
                 }
-                left -= BATCH.min(left);
+                count += batch;
+                goes_on = batch > 0;
                 self.flush();
             }
-            self.receive(streams[0], true, |_| delivered += 1);
+            if self.under_way() > 0 || (consumed && delivered < count) {
+                self.receive(streams[0], true, |_| delivered += 1);
+            }
         }
+        count
     }
 }
