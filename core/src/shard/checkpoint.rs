@@ -24,6 +24,8 @@
 mod changes;
 mod first;
 pub(crate) mod marks;
+#[cfg(test)]
+mod noted;
 mod restore;
 mod whole;
 

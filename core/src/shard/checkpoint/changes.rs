@@ -85,50 +85,43 @@ impl<K: Clone + Eq + Hash> Changes<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use crate::shard::checkpoint::noted::{Noted, Plain, deltas_give_each_freeze, steps};
 
-    type Map = BTreeMap<u8, Bytes>;
+    #[derive(Default)]
+    struct Changing {
+        map: Plain,
+        changes: Changes<u8>,
+    }
 
-    fn set(map: &mut Map, changes: &mut Changes<u8>, key: u8, value: Option<u8>) {
-        changes.touch(&key, || map.get(&key).cloned());
-        match value {
-            Some(value) => drop(map.insert(key, Bytes::from(vec![value]))),
-            None => drop(map.remove(&key)),
+    impl Noted for Changing {
+        fn set(&mut self, key: u8, value: Option<Bytes>) {
+            let Changing { map, changes } = self;
+            changes.touch(&key, || map.get(&key).cloned());
+            match value {
+                Some(value) => drop(map.insert(key, value)),
+                None => drop(map.remove(&key)),
+            }
+        }
+
+        fn freeze(&mut self) {
+            self.changes.freeze();
+        }
+
+        fn next(&mut self) -> Option<(u8, Option<Bytes>)> {
+            self.changes.next(|key| self.map.get(key).cloned())
+        }
+
+        fn plain(&self) -> Plain {
+            self.map.clone()
         }
     }
 
-    proptest! {
+    proptest::proptest! {
         #[test]
-        fn deltas_give_the_state_at_each_freeze(steps in proptest::collection::vec((0u8..12, proptest::option::of(any::<u8>())), 0..200)) {
-            let (mut map, mut changes) = (Map::new(), Changes::default());
-            changes.begin();
-            let (mut folded, mut frozen): (Map, Option<Map>) = (Map::new(), None);
-            let mut seen = Vec::new();
-            for (key, value) in steps {
-                match (key, &frozen) {
-                    (10, None) => {
-                        changes.freeze();
-                        frozen = Some(map.clone());
-                        seen.clear();
-                    }
-                    (10 | 11, Some(expected)) => match changes.next(|key| map.get(key).cloned()) {
-                        Some((key, value)) => {
-                            prop_assert!(!seen.contains(&key), "each once");
-                            seen.push(key);
-                            match value {
-                                Some(value) => drop(folded.insert(key, value)),
-                                None => drop(folded.remove(&key)),
-                            }
-                        }
-                        None => {
-                            prop_assert_eq!(&folded, expected);
-                            frozen = None;
-                        }
-                    },
-                    (key, _) => set(&mut map, &mut changes, key, value),
-                }
-            }
+        fn deltas_give_the_state_at_each_freeze(steps in steps()) {
+            let mut changing = Changing::default();
+            changing.changes.begin();
+            deltas_give_each_freeze(changing, steps)?;
         }
     }
 }

@@ -132,80 +132,64 @@ impl<K: Clone + Eq + Hash> Marks<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::shard::checkpoint::noted::{Noted, Plain, deltas_give_each_freeze, steps};
     use std::collections::BTreeMap;
 
-    type Map = BTreeMap<u8, (Mark, Bytes)>;
-    type Plain = BTreeMap<u8, Bytes>;
-
-    fn set(map: &mut Map, marks: &mut Marks<u8>, key: u8, value: Option<u8>) {
-        let old = map.remove(&key);
-        let value = value.map(|value| Bytes::from(vec![value]));
-        match (old, value) {
-            (None, None) => {}
-            (None, Some(value)) => drop(map.insert(key, (marks.came(&key), value))),
-            (Some((mark, old)), None) => marks.went(mark, &key, || old),
-            (Some((mark, old)), Some(value)) => {
-                let mark = marks.replaced(mark, &key, || old);
-                map.insert(key, (mark, value));
-            }
-        }
+    #[derive(Default)]
+    struct Marked {
+        map: BTreeMap<u8, (Mark, Bytes)>,
+        marks: Marks<u8>,
     }
 
-    fn next(map: &mut Map, marks: &mut Marks<u8>) -> Option<(u8, Option<Bytes>)> {
-        if let Some(early) = marks.next_early() {
-            return Some(early);
-        }
-        while let Some(key) = marks.next_key() {
-            let now = match map.get_mut(&key) {
-                Some((mark, value)) => marks.copied(mark).then(|| Some(value.clone())),
-                None => marks.copied_gone(&key).then_some(None),
-            };
-            if let Some(value) = now {
-                return Some((key, value));
-            }
-        }
-        None
-    }
-
-    fn plain(map: &Map) -> Plain {
-        let values = map.iter();
-        values
-            .map(|(key, (_, value))| (*key, value.clone()))
-            .collect()
-    }
-
-    proptest! {
-        #[test]
-        fn deltas_give_the_state_at_each_freeze(steps in proptest::collection::vec((0u8..12, proptest::option::of(any::<u8>())), 0..200)) {
-            let (mut map, mut marks) = (Map::new(), Marks::default());
-            marks.begin();
-            let (mut folded, mut frozen): (Plain, Option<Plain>) = (Plain::new(), None);
-            let mut seen = Vec::new();
-            for (key, value) in steps {
-                match (key, &frozen) {
-                    (10, None) => {
-                        marks.freeze();
-                        frozen = Some(plain(&map));
-                        seen.clear();
-                    }
-                    (10 | 11, Some(expected)) => match next(&mut map, &mut marks) {
-                        Some((key, value)) => {
-                            prop_assert!(!seen.contains(&key), "each once");
-                            seen.push(key);
-                            match value {
-                                Some(value) => drop(folded.insert(key, value)),
-                                None => drop(folded.remove(&key)),
-                            }
-                        }
-                        None => {
-                            prop_assert_eq!(&folded, expected);
-                            frozen = None;
-                        }
-                    },
-                    (key, _) => set(&mut map, &mut marks, key, value),
+    impl Noted for Marked {
+        fn set(&mut self, key: u8, value: Option<Bytes>) {
+            let Marked { map, marks } = self;
+            match (map.remove(&key), value) {
+                (None, None) => {}
+                (None, Some(value)) => drop(map.insert(key, (marks.came(&key), value))),
+                (Some((mark, old)), None) => marks.went(mark, &key, || old),
+                (Some((mark, old)), Some(value)) => {
+                    let mark = marks.replaced(mark, &key, || old);
+                    map.insert(key, (mark, value));
                 }
             }
+        }
+
+        fn freeze(&mut self) {
+            self.marks.freeze();
+        }
+
+        fn next(&mut self) -> Option<(u8, Option<Bytes>)> {
+            let Marked { map, marks } = self;
+            if let Some(early) = marks.next_early() {
+                return Some(early);
+            }
+            while let Some(key) = marks.next_key() {
+                let now = match map.get_mut(&key) {
+                    Some((mark, value)) => marks.copied(mark).then(|| Some(value.clone())),
+                    None => marks.copied_gone(&key).then_some(None),
+                };
+                if let Some(value) = now {
+                    return Some((key, value));
+                }
+            }
+            None
+        }
+
+        fn plain(&self) -> Plain {
+            let values = self.map.iter();
+            values
+                .map(|(key, (_, value))| (*key, value.clone()))
+                .collect()
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn deltas_give_the_state_at_each_freeze(steps in steps()) {
+            let mut marked = Marked::default();
+            marked.marks.begin();
+            deltas_give_each_freeze(marked, steps)?;
         }
     }
 }
