@@ -7,8 +7,7 @@ use anabranch_core::gateway::*;
 use anabranch_core::id::*;
 use anabranch_core::message::{Message, Quality};
 use bytes::Bytes;
-use node::Node;
-use std::sync::Arc;
+use node::{Node, publishing};
 
 #[test]
 fn a_large_transaction_is_one_frame_with_its_settlements() {
@@ -20,19 +19,17 @@ fn a_large_transaction_is_one_frame_with_its_settlements() {
     let old = node.mail(client).deliveries.remove(0);
     let frames = |node: &Node| node.data[&ShardId(1)].journal.frames.len();
     let before = frames(&node);
-    let publish = |number: u64| Command::Publish {
-        token: Token(100 + number),
-        mandatory: false,
-        patient: true,
-        once: None,
-        later: None,
-        message: Arc::new(Message {
-            exchange: Bytes::new(),
-            address: "jobs".parse().unwrap(),
-            quality: Quality::AtLeastOnce,
-            publisher: client.id,
-            ..Message::default()
-        }),
+    let publish = |number: u64| {
+        publishing(
+            100 + number,
+            Message {
+                exchange: Bytes::new(),
+                address: "jobs".parse().unwrap(),
+                quality: Quality::AtLeastOnce,
+                publisher: client.id,
+                ..Message::default()
+            },
+        )
     };
     let mut commands: Vec<Command> = (0..10_000).map(publish).collect();
     commands.push(Command::Settle {
@@ -62,17 +59,15 @@ fn one_publish_that_is_refused_refuses_all_and_gives_back_what_was_settled() {
     node.publish(client, "", "jobs", "old", 1);
     node.consume(client, "jobs", 1).unwrap();
     let old = node.mail(client).deliveries.remove(0);
-    let publish = |token: u64, exchange: &'static [u8]| Command::Publish {
-        token: Token(token),
-        mandatory: false,
-        patient: true,
-        once: None,
-        later: None,
-        message: Arc::new(Message {
-            exchange: Bytes::from_static(exchange),
-            address: "jobs".parse().unwrap(),
-            ..Message::default()
-        }),
+    let publish = |token: u64, exchange: &'static [u8]| {
+        publishing(
+            token,
+            Message {
+                exchange: Bytes::from_static(exchange),
+                address: "jobs".parse().unwrap(),
+                ..Message::default()
+            },
+        )
     };
     let settle = Command::Settle {
         consumer: old.consumer,

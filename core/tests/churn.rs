@@ -19,8 +19,7 @@ use anabranch_core::message::{Message, OriginTag};
 use anabranch_core::properties::{Properties, Value};
 use bytes::Bytes;
 use churn::model::{Member, Model};
-use node::{Client, Node, reader};
-use std::sync::Arc;
+use node::{Client, Node, publishing, reader};
 
 const SEEDS: u64 = 100;
 const SIMULATED_MS: u64 = 60_000;
@@ -135,14 +134,7 @@ impl Churn {
             publisher: self.publisher.id,
             ..Message::default()
         };
-        let command = Command::Publish {
-            token: Token::NONE,
-            mandatory: false,
-            patient: true,
-            once: None,
-            later: None,
-            message: Arc::new(message),
-        };
+        let command = publishing(0, message);
         self.post(self.publisher, command, settle);
     }
 

@@ -13,7 +13,7 @@ use anabranch_core::port::{self, GroupStat, ShardEvent, ShardReply, ShardRequest
 use anabranch_core::worker::Outgoing;
 use bytes::Bytes;
 use node::kept::{Kept, survives};
-use node::{Client, Node, bodies, filter};
+use node::{Client, Node, bodies, filter, publishing};
 use std::sync::Arc;
 
 const TOKEN: Token = Token(9);
@@ -129,14 +129,7 @@ fn each_message_goes_to_one_member_and_no_values_are_sent() {
                 retain: true,
                 ..Message::default()
             };
-            let keep = Command::Publish {
-                token: Token(0),
-                mandatory: false,
-                patient: true,
-                once: None,
-                later: None,
-                message: Arc::new(kept),
-            };
+            let keep = publishing(0, kept);
             node.ask(publisher, keep);
             let (one, _) = open(&mut node, 0, "one", true, expiry_s);
             let (two, _) = open(&mut node, workers - 1, "two", true, expiry_s);

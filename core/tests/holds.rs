@@ -209,14 +209,7 @@ fn what_has_ended_behind_others_goes_too_and_its_room_comes_back() {
                 expires,
                 ..Message::default()
             };
-            let command = Command::Publish {
-                token: Token(1),
-                mandatory: false,
-                patient: true,
-                once: None,
-                later: None,
-                message: Arc::new(message),
-            };
+            let command = publishing(1, message);
             node.ask(client, command);
         };
         publish(&mut node, None);

@@ -3,12 +3,10 @@
 
 mod node;
 
-use anabranch_core::authority::{AllowAll, Authority};
 use anabranch_core::gateway::*;
 use anabranch_core::id::*;
 use anabranch_core::limits::{DeadLetterKey, DeadLetterTo, Overflow, StreamLimits};
-use anabranch_core::router::Fabric;
-use node::kept::{Kept, seen};
+use node::kept::one_state;
 use node::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,16 +239,8 @@ impl Day {
         }
     }
 
-    /// Lets settlements reach the journal while no message's time passes.
-    fn flush(&mut self) {
-        for _ in 0..2 {
-            self.node.now.monotonic = self.node.now.monotonic.after(10);
-            self.node.settle();
-        }
-    }
-
     fn restart(&mut self) {
-        self.flush();
+        self.node.flush();
         self.node.restart();
         self.client = self.node.connect(0);
         self.taker = self.node.connect(0);
@@ -273,35 +263,9 @@ impl Day {
         let all = model.ready.len() + model.held.len() + model.dead.len();
         let all = all + model.accepted.len() + model.refused.len();
         assert_eq!(all as u64, model.next, "nothing is lost");
-        self.flush();
-        for (id, data) in &self.node.data {
-            let fresh = || {
-                let authority: Arc<dyn Authority> = Arc::new(AllowAll);
-                shard(id.0, 77, &Arc::new(Fabric::default()), &authority)
-            };
-            let frames = &data.journal.frames;
-            let apply = |shard: &mut anabranch_core::shard::Shard<Position>,
-                         range: std::ops::Range<usize>| {
-                for at in range {
-                    let (base, frame) = &frames[at];
-                    let stamp = data.journal.stamps[at];
-                    shard.apply(stamp, Position(*base), frame, false).unwrap();
-                }
-            };
-            let (mut one, mut two) = (fresh(), fresh());
-            apply(&mut one, 0..frames.len());
-            let half = frames.len() / 2;
-            apply(&mut two, 0..half);
-            // A checkpoint in between changes nothing.
-            let mut three = fresh();
-            let mut kept = Kept::default();
-            kept.save(&mut two);
-            kept.restore(&mut three);
-            apply(&mut two, half..frames.len());
-            apply(&mut three, half..frames.len());
-            let whole = seen(&mut one, &data.journal);
-            assert_eq!(whole, seen(&mut two, &data.journal));
-            assert_eq!(whole, seen(&mut three, &data.journal));
+        self.node.flush();
+        for data in self.node.data.values() {
+            one_state(data);
         }
     }
 }

@@ -12,8 +12,7 @@ use anabranch_core::message::{Message, OriginTag};
 use anabranch_core::properties::{Properties, Value};
 use anabranch_core::stream::LOOK_AHEAD_MAX;
 use bytes::Bytes;
-use node::{Client, Node, TAG, bodies, reader};
-use std::sync::Arc;
+use node::{Client, Node, TAG, bodies, publishing, reader};
 
 fn limits(mode: Mode) -> StreamLimits {
     StreamLimits {
@@ -47,14 +46,7 @@ fn keyed(client: Client, key: &str, body: &str) -> Command {
         publisher: client.id,
         ..Message::default()
     };
-    Command::Publish {
-        token: Token::NONE,
-        mandatory: false,
-        patient: true,
-        once: None,
-        later: None,
-        message: Arc::new(message),
-    }
+    publishing(0, message)
 }
 
 fn publish(node: &mut Node, client: Client, key: &str, body: &str) {
@@ -241,14 +233,7 @@ fn without_the_header_the_address_is_the_key_and_a_number_is_its_digits() {
             properties: properties.encode(),
             ..Message::default()
         };
-        let command = Command::Publish {
-            token: Token::NONE,
-            mandatory: false,
-            patient: true,
-            once: None,
-            later: None,
-            message: Arc::new(message),
-        };
+        let command = publishing(0, message);
         node.ask(c[0], command);
     }
     let (left, right) = (node.mail(c[1]), node.mail(c[2]));
@@ -383,17 +368,13 @@ fn what_ends_while_it_waits_for_its_key_goes() {
     let (mut node, c) = node(Mode::KeyShared, true, 2);
     node.consume(c[1], "q", 1).unwrap();
     let ending = |key: &str, body: &str| match keyed(c[0], key, body) {
-        Command::Publish { message, .. } => Command::Publish {
-            token: Token::NONE,
-            mandatory: false,
-            patient: true,
-            once: None,
-            later: None,
-            message: Arc::new(Message {
+        Command::Publish { message, .. } => publishing(
+            0,
+            Message {
                 expires: Some(UnixMs(1_000_500)),
                 ..(*message).clone()
-            }),
-        },
+            },
+        ),
         other => other,
     };
     node.ask(c[0], ending("a", "a1"));

@@ -13,7 +13,7 @@ use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::ShardRequest;
 use bytes::Bytes;
-use node::{Client, Node, bodies, outcomes};
+use node::{Client, Node, bodies, outcomes, publishing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -428,18 +428,16 @@ fn a_question_sees_what_its_connection_published_before() {
     let mut node = Node::new(1, 1);
     let client = node.connect(0);
     node.declare(client, "q", true).unwrap();
-    let publish = |body: &'static str| Command::Publish {
-        token: Token(1),
-        mandatory: false,
-        patient: true,
-        once: None,
-        later: None,
-        message: Arc::new(Message {
-            address: "q".parse().unwrap(),
-            body: Bytes::from_static(body.as_bytes()),
-            publisher: client.id,
-            ..Message::default()
-        }),
+    let publish = |body: &'static str| {
+        publishing(
+            1,
+            Message {
+                address: "q".parse().unwrap(),
+                body: Bytes::from_static(body.as_bytes()),
+                publisher: client.id,
+                ..Message::default()
+            },
+        )
     };
     let get = |token| Command::Get {
         token: Token(token),
@@ -493,18 +491,16 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
     let mut node = Node::new(2, 2);
     let client = node.connect(1);
     for (durable, name) in [(true, "kept"), (false, "held")] {
-        let publish = |token, exchange: &'static [u8], address: &str| Command::Publish {
-            token: Token(token),
-            mandatory: false,
-            patient: true,
-            once: None,
-            later: None,
-            message: Arc::new(Message {
-                exchange: Bytes::from_static(exchange),
-                address: address.parse().unwrap(),
-                publisher: client.id,
-                ..Message::default()
-            }),
+        let publish = |token, exchange: &'static [u8], address: &str| {
+            publishing(
+                token,
+                Message {
+                    exchange: Bytes::from_static(exchange),
+                    address: address.parse().unwrap(),
+                    publisher: client.id,
+                    ..Message::default()
+                },
+            )
         };
         let declare = StreamDeclare {
             name: Arc::from(name),
@@ -587,18 +583,16 @@ fn a_session_hears_what_its_connection_publishes_behind_a_subscription() {
             retain_as_published: false,
             identifier: 0,
         };
-        let publish = |body: &'static [u8]| Command::Publish {
-            token: Token::NONE,
-            mandatory: false,
-            patient: true,
-            once: None,
-            later: None,
-            message: Arc::new(Message {
-                exchange: Bytes::from_static(b"topics"),
-                address: "own".parse().unwrap(),
-                body: Bytes::from_static(body),
-                ..Message::default()
-            }),
+        let publish = |body: &'static [u8]| {
+            publishing(
+                0,
+                Message {
+                    exchange: Bytes::from_static(b"topics"),
+                    address: "own".parse().unwrap(),
+                    body: Bytes::from_static(body),
+                    ..Message::default()
+                },
+            )
         };
         let mut all = vec![
             publish(b"before"),

@@ -243,14 +243,7 @@ fn what_was_received_does_not_expire_and_needs_no_credit() {
     let (device, publisher) = reader_and_publisher(&mut node);
     let mut short = message(publisher, "topics", "a", "short");
     short.expires = Some(node.now.unix.after(1000));
-    let command = Command::Publish {
-        token: Token(1),
-        mandatory: false,
-        patient: true,
-        once: None,
-        later: None,
-        message: Arc::new(short),
-    };
+    let command = publishing(1, short);
     node.ask(publisher, command);
     node.ask(publisher, publish(publisher, 2, None, "a", "second"));
     let first = node.mail(device).deliveries[0].offset;

@@ -15,7 +15,7 @@ use anabranch_core::shard::{Shard, ShardLimits, ShardSetup};
 use anabranch_core::worker::{Mail, Outgoing};
 use bytes::Bytes;
 use node::kept::{Kept, survives};
-use node::{Client, Node, bodies, filter, outcomes, reader};
+use node::{Client, Node, bodies, filter, outcomes, publishing, reader};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -34,14 +34,7 @@ fn message(client: Client, address: &str, body: &str) -> Message {
 }
 
 fn publish(message: Message, token: u64) -> Command {
-    Command::Publish {
-        token: Token(token),
-        mandatory: false,
-        patient: true,
-        once: None,
-        later: None,
-        message: Arc::new(message),
-    }
+    publishing(token, message)
 }
 
 fn keep(node: &mut Node, client: Client, address: &str, body: &str) -> PublishOutcome {

@@ -1,7 +1,7 @@
 //! What a store keeps of a shard: blocks and pairs, in memory; and all that can be seen of a shard.
 
 use super::{DataShard, Journal};
-use anabranch_core::authority::Authority;
+use anabranch_core::authority::{AllowAll, Authority};
 use anabranch_core::id::{MonotonicMs, Now, Offset, Position, StreamId, UnixMs, VhostId, WorkerId};
 use anabranch_core::index::{Block, BlockBytes, Blocks, Delta};
 use anabranch_core::message::Message;
@@ -204,6 +204,32 @@ pub fn survives(
     let expected = seen_as(&mut replayed, &data.journal, false);
     assert_eq!(seen_as(&mut restored, &data.journal, false), expected);
     restored
+}
+
+/// Whoever applies the frames of a shard has the same state: all at once, in two halves, and after a checkpoint in
+/// between.
+pub fn one_state(data: &DataShard) {
+    let fresh = || {
+        let authority: Arc<dyn Authority> = Arc::new(AllowAll);
+        super::shard(
+            data.shard.id().0,
+            77,
+            &Arc::new(Fabric::default()),
+            &authority,
+        )
+    };
+    let half = data.journal.frames.len() / 2;
+    let (mut one, mut two, mut three) = (fresh(), fresh(), fresh());
+    data.journal.replay(&mut one);
+    data.journal.replay_part(&mut two, ..half);
+    let mut kept = Kept::default();
+    kept.save(&mut two);
+    kept.restore(&mut three);
+    data.journal.replay_part(&mut two, half..);
+    data.journal.replay_part(&mut three, half..);
+    let whole = seen(&mut one, &data.journal);
+    assert_eq!(whole, seen(&mut two, &data.journal));
+    assert_eq!(whole, seen(&mut three, &data.journal));
 }
 
 /// All that can be seen of a shard that only applied frames.
