@@ -1,22 +1,25 @@
 //! The path of a message through a shard, without threads, sockets and disks: for a profiler, and for counting
 //! instructions where clocks are not to be trusted.
 //!
-//! `cargo run --release -p anabranch-core --example hot [passing | settled | journalled] [MESSAGES]`; under
+//! `cargo run --release -p anabranch-core --example hot [passing | settled | sessions | journalled] [MESSAGES]`; under
 //! `valgrind --tool=cachegrind --cache-sim=no` the instructions are counted.
 
 use anabranch_core::address::Address;
 use anabranch_core::authority::{AllowAll, Principal};
-use anabranch_core::gateway::Outcome;
+use anabranch_core::gateway::{FilterSpec, Outcome};
 use anabranch_core::id::*;
 use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
-use anabranch_core::port::{Attach, ConsumerKey, Question, ShardEvent, ShardRequest};
+use anabranch_core::port::{
+    Attach, ConsumerKey, OpenSession, Question, ShardEvent, ShardReply, ShardRequest,
+};
 use anabranch_core::properties::Codecs;
 use anabranch_core::record::{RECORD_HEADER_BYTES, read_message, record_bytes};
 use anabranch_core::shard::{
     Bodies, Fetched, InMemory, Place, Shard, ShardLimits, ShardSetup, Store,
 };
 use bytes::{Bytes, BytesMut};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 const WORKER: WorkerId = WorkerId(0);
@@ -29,6 +32,8 @@ const CONSUMER: ConsumerKey = ConsumerKey {
 const BATCH: u64 = 50;
 /// Rounds whose messages are handed out and not settled.
 const LAG: usize = 10;
+/// How many sessions each message goes to.
+const SESSIONS: u64 = 10;
 
 /// A journal of which only the last bytes are kept.
 #[derive(Default)]
@@ -154,6 +159,97 @@ fn volatile(messages: u64, presettled: bool) {
     }
 }
 
+/// Every message goes to so many sessions that are bound to its address.
+fn sessions(messages: u64) {
+    let id = ShardId::volatile(WORKER);
+    let mut shard = shard::<Arc<Message>>(id, false, &mut InMemory);
+    let mut readers = HashMap::new();
+    for number in 0..SESSIONS {
+        let consumer = ConsumerKey {
+            connection: ConnectionId(2 + number),
+            tag: ConsumerTag(0),
+        };
+        let open = Question::OpenSession(OpenSession {
+            consumer,
+            principal: Arc::new(Principal::default()),
+            vhost: VhostId(1),
+            vhost_name: Arc::from("/"),
+            client_id: Arc::from(format!("device-{number}")),
+            clean_start: true,
+            expiry_s: 0,
+            credit: 10_000,
+            will: None,
+            group_consumers: ConsumerTag(1),
+            here: true,
+        });
+        let subscribe = Question::Subscribe {
+            connection: consumer.connection,
+            filters: vec![FilterSpec {
+                filter: "plant/#".parse().expect("a filter"),
+                quality: Quality::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                identifier: 0,
+            }],
+            readings: Vec::new(),
+        };
+        let ask = |question| ShardRequest::Ask {
+            ticket: number,
+            question,
+        };
+        let mut requests = vec![ask(open), ask(subscribe)];
+        shard.handle(now(0), WORKER, &mut requests, &mut InMemory);
+        let events = shard.events().flat_map(|(_, events)| events);
+        for event in events {
+            if let ShardEvent::Reply {
+                result: Ok(ShardReply::Session { stream, .. }),
+                ..
+            } = event
+            {
+                readers.insert(consumer.connection, (consumer, stream.expect("it is here")));
+            }
+        }
+    }
+    let mut open = VecDeque::new();
+    for round in 0..messages / BATCH {
+        for _ in 0..BATCH {
+            shard.take(&[], Some(VhostId(1)), true, None, &message());
+        }
+        shard.dispatch(now(round), &mut InMemory);
+        let mut requests = Vec::new();
+        for event in shard.events().flat_map(|(_, events)| events) {
+            let ShardEvent::Deliver {
+                connection,
+                deliveries,
+            } = event
+            else {
+                continue;
+            };
+            let (consumer, stream) = readers[&connection];
+            let (first, last) = (
+                deliveries[0].offset,
+                deliveries[deliveries.len() - 1].offset,
+            );
+            open.push_back(ShardRequest::Settle {
+                consumer,
+                stream,
+                first,
+                last,
+                outcome: Outcome::Accepted,
+            });
+            requests.push(ShardRequest::Drained {
+                consumer,
+                stream,
+                count: deliveries.len() as u32,
+            });
+        }
+        while open.len() > LAG * SESSIONS as usize {
+            requests.extend(open.pop_front());
+        }
+        shard.handle(now(round), WORKER, &mut requests, &mut InMemory);
+    }
+}
+
 fn journalled(messages: u64) {
     let mut journal = Journal::default();
     let mut shard = shard::<Position>(ShardId(1), false, &mut &journal);
@@ -220,6 +316,7 @@ fn main() {
     match what.as_str() {
         "passing" => volatile(messages, true),
         "settled" => volatile(messages, false),
+        "sessions" => sessions(messages),
         _ => journalled(messages),
     }
 }

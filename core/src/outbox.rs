@@ -23,7 +23,19 @@ struct Tray {
 }
 
 impl Outbox {
+    #[inline]
     fn tray(&mut self, worker: WorkerId) -> &mut Tray {
+        if self
+            .workers
+            .first()
+            .is_some_and(|first| first.worker == worker)
+        {
+            return &mut self.workers[0];
+        }
+        self.tray_of(worker)
+    }
+
+    fn tray_of(&mut self, worker: WorkerId) -> &mut Tray {
         let place = self
             .workers
             .iter()

@@ -168,6 +168,9 @@ impl Crowd {
 
     /// The first from a place on that has room for a delivery that must be settled.
     pub(super) fn next_with_room(&mut self, mut from: usize) -> Option<usize> {
+        if let [reader] = &self.list[..] {
+            return (from == 0 && reader.has_room()).then_some(0);
+        }
         while let Some(place) = self.next_open(from, self.list.len()) {
             if self.list[place].has_room() {
                 return Some(place);
@@ -180,6 +183,9 @@ impl Crowd {
 
     /// Whether all of them together can be handed more than this many deliveries now.
     pub fn room_beyond(&self, count: u64) -> bool {
+        if let [reader] = &self.list[..] {
+            return reader.room() > count;
+        }
         let (mut from, mut room) = (0, 0);
         while let Some(place) = self.next_open(from, self.list.len()) {
             room += self.list[place].room();
@@ -193,6 +199,13 @@ impl Crowd {
 
     /// Chooses among those that `may` receive the message.
     pub(super) fn choose(&mut self, mut may: impl FnMut(&Reader) -> bool) -> Choice {
+        if let [reader] = &self.list[..] {
+            return match reader.serves() && may(reader) {
+                true if reader.has_room() => Choice::Reader(0),
+                true => Choice::NoRoom,
+                false => Choice::Nobody,
+            };
+        }
         let count = self.list.len();
         let mut best: Option<usize> = None;
         let turn = if self.turn < count { self.turn } else { 0 };
@@ -223,7 +236,7 @@ impl Crowd {
         }
         match best {
             Some(place) => {
-                self.turn = (place + 1) % count;
+                self.turn = place + 1;
                 Choice::Reader(place)
             }
             None if self.list.iter().any(|full| full.serves() && may(full)) => Choice::NoRoom,

@@ -9,7 +9,7 @@ use crate::authority::{Action, Circumstances, Principal, Question, Resource};
 use crate::death::DeathReason;
 use crate::dispatch::{Choice, Reader, travel_units};
 use crate::gateway::Delivery;
-use crate::id::{Now, StreamId, UnixMs};
+use crate::id::{Now, Offset, StreamId, UnixMs};
 use crate::limits::Mode;
 use crate::message::{Message, Quality};
 use crate::shard::{Bodies, CACHE_ENTRIES_MAX, Fetched, Place, Shard, Store, Withheld};
@@ -290,8 +290,13 @@ impl<B: Place> Shard<B> {
             attempt
         } else {
             reader.held += 1;
-            let attempt = stream.hold(offset, number);
-            self.note_unsettled(stream, place, offset);
+            let outside = Offset::of_level(stream.id.rank(), offset);
+            let unsettled = reader.unsettled.as_deref_mut();
+            let noted = unsettled.is_some_and(|unsettled| unsettled.note_watched(outside.0));
+            let attempt = stream.hold_entry(offset, number, entry.body_bytes);
+            if !noted {
+                self.note_unsettled(stream, place, offset);
+            }
             attempt
         };
         let delivery = Delivery {

@@ -147,14 +147,21 @@ impl<B: Place> Shard<B> {
         queue.is_some_and(&holds) || self.levels_below(id).any(holds)
     }
 
-    /// Whether this reader holds what the outside calls so; the queue's own stream was taken out.
-    pub(super) fn is_held_in(&self, queue: &Stream<B>, offset: Offset, number: u32) -> bool {
-        if offset.rank() == 0 {
-            return queue.is_held_by(offset.0, number);
+    /// The first that this reader holds of a run of one level, as the outside calls them; the queue's own stream was
+    /// taken out.
+    pub(super) fn first_held_in(
+        &self,
+        queue: &Stream<B>,
+        (first, last): (Offset, Offset),
+        number: u32,
+    ) -> Option<Offset> {
+        if first.rank() == 0 {
+            return queue.first_held((first.0, last.0), number).map(Offset);
         }
-        let place = self.by_id.get(&queue.id.level(offset.rank()));
-        let level = place.and_then(|place| self.streams[*place as usize].as_deref());
-        level.is_some_and(|level| level.is_held_by(offset.place(), number))
+        let place = self.by_id.get(&queue.id.level(first.rank()))?;
+        let level = self.streams[*place as usize].as_deref()?;
+        let held = level.first_held((first.place(), last.place()), number)?;
+        Some(level.outside(held))
     }
 
     /// What is ready in the levels below the highest.

@@ -74,7 +74,10 @@ impl<B: Place> Shard<B> {
         let Some(mut unsettled) = reader.unsettled.take() else {
             return false;
         };
-        let held = |offset| self.is_held_in(stream, Offset(offset), number);
+        let held = |(first, last)| {
+            let first = self.first_held_in(stream, (Offset(first), Offset(last)), number)?;
+            Some(first.0)
+        };
         let since = unsettled.look(now, held);
         let overdue = match (since, limit) {
             (Some(since), Some(ms)) if since.after(ms) <= now => Some(ms),

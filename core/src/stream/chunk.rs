@@ -243,6 +243,14 @@ impl<B: Place> Chunk<B> {
         }
     }
 
+    /// The cursor moves by one, past a place that is not gone: this consumer holds it, for the first time.
+    pub(super) fn hold_next(&mut self, at: usize, holder: u32) {
+        let gone = self.gone;
+        let held = Slot::ready(1).with(SlotState::Held(holder));
+        self.slots
+            .push(at, held, || gone.first_without(0, at).unwrap_or(at));
+    }
+
     pub(super) fn slot(&self, at: usize) -> Slot {
         self.slots.get(at)
     }

@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub trait Place: Clone + Debug + Send + 'static {
     /// How a chunk keeps its entries.
     type Rows: Rows<Self>;
+    /// Whether it keeps alive more than the message, as long as it is not [`Place::kept`].
+    const BORROWS: bool;
 
     /// The same for a message that stays a while: without the read buffer it came in.
     fn kept(&self) -> Self;
@@ -28,6 +30,7 @@ pub trait Place: Clone + Debug + Send + 'static {
 
 impl Place for Arc<Message> {
     type Rows = Plain<Arc<Message>>;
+    const BORROWS: bool = true;
 
     fn kept(&self) -> Self {
         Arc::new(self.detached())
@@ -40,6 +43,7 @@ impl Place for Arc<Message> {
 
 impl Place for Position {
     type Rows = Packed;
+    const BORROWS: bool = false;
 
     fn kept(&self) -> Self {
         *self

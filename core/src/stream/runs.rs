@@ -33,6 +33,19 @@ impl<B: Place> Stream<B> {
         self.finish_run(run, step, |_, weight| each(weight))
     }
 
+    /// The first from `first` to `last` that this consumer holds.
+    pub(crate) fn first_held(&self, (first, last): (u64, u64), holder: u32) -> Option<u64> {
+        let until = last.saturating_add(1).min(self.cursor);
+        let chunks = self.chunks.from(first);
+        chunks
+            .take_while(|chunk| chunk.start() < until)
+            .find_map(|chunk| {
+                let held = |at: &usize| chunk.state(*at) == SlotState::Held(holder);
+                let at = (chunk.below(first)..chunk.below(until)).find(held)?;
+                Some(chunk.start() + at as u64)
+            })
+    }
+
     fn finish_run(
         &mut self,
         (first, last): (u64, u64),

@@ -99,6 +99,16 @@ impl Slots {
         }
     }
 
+    /// Sets the first place that was not handed out; those from the place that `from` says on were.
+    pub(super) fn push(&mut self, at: usize, slot: Slot, from: impl FnOnce() -> usize) {
+        let alike = Slot::ready(self.alike);
+        let list = self
+            .list
+            .get_or_insert_with(|| List::of((from(), at), alike));
+        debug_assert_eq!(usize::from(list.from) + list.slots.len(), at);
+        list.slots.push(slot);
+    }
+
     /// Those below `to` are handed out too, so many times; before, those from `from` on and below `before` were.
     pub(super) fn extend(&mut self, (from, before, to): (usize, usize, usize), attempts: u32) {
         if self.list.is_none() {

@@ -75,6 +75,23 @@ impl<B: Place> Stream<B> {
         }
     }
 
+    /// The same as [`Stream::hold`], of an entry whose body has so many bytes: the short way when it was never handed
+    /// out before.
+    pub fn hold_entry(&mut self, offset: u64, holder: u32, body_bytes: u32) -> u32 {
+        if self.cursor != offset || self.keyed.is_some() {
+            return self.hold(offset, holder);
+        }
+        self.cursor += 1;
+        self.held += 1;
+        self.tally.delivered += 1;
+        self.ready_bytes = self.ready_bytes.saturating_sub(u64::from(body_bytes));
+        let (number, at) = place(offset);
+        if let Some(chunk) = self.chunks.get_mut(number) {
+            chunk.hold_next(at, holder);
+        }
+        1
+    }
+
     /// Hands an offset out to the consumer of this number; says which attempt it is.
     pub fn hold(&mut self, offset: u64, holder: u32) -> u32 {
         let fresh = self.cursor == offset;

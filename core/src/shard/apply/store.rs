@@ -50,7 +50,7 @@ impl<B: Place> Shard<B> {
         let mut taken = false;
         let mut entry = |stream: &Stream<B>, quality, identifier, retain, no_local| Entry {
             // A message that will not be handed out at once stays a while: without its read buffer.
-            body: match stream.readers.room_beyond(stream.ready()) {
+            body: match !B::BORROWS || stream.readers.room_beyond(stream.ready()) {
                 true => place.clone(),
                 false => kept.get_or_insert_with(|| place.kept()).clone(),
             },
