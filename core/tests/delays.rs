@@ -82,20 +82,6 @@ fn bind(node: &mut Node, client: Client, exchange: &str, queue: &str, key: &str)
         .unwrap();
 }
 
-/// What a consumer was given since the last time; it is settled.
-fn taken(node: &mut Node, client: Client) -> Vec<String> {
-    let mail = node.mail(client);
-    for delivery in &mail.deliveries {
-        node.settle_one(
-            client,
-            delivery.consumer,
-            delivery.offset,
-            Outcome::Accepted,
-        );
-    }
-    bodies(&mail).iter().map(|body| (*body).into()).collect()
-}
-
 fn pass(node: &mut Node, ms: u64) {
     node.pass(ms);
     // Settlements linger.
@@ -155,11 +141,11 @@ fn a_delayed_message_is_confirmed_when_it_is_stored_and_delivered_when_it_is_due
     assert_eq!(outcomes(&node.mail(publisher)), routed);
     assert_eq!(waiting(&mut node), 1);
     pass(&mut node, 4980);
-    assert!(taken(&mut node, consumer).is_empty());
+    assert!(node.take_all(consumer).is_empty());
     pass(&mut node, 30);
-    assert_eq!(taken(&mut node, consumer), ["late"]);
+    assert_eq!(node.take_all(consumer), ["late"]);
     pass(&mut node, 100_000);
-    assert!(taken(&mut node, consumer).is_empty(), "once");
+    assert!(node.take_all(consumer).is_empty(), "once");
     assert_eq!(waiting(&mut node), 0);
 }
 
@@ -170,7 +156,7 @@ fn a_time_that_has_come_already_is_now() {
     let old = message(&node, "topics", "d/a", "past");
     publish(&mut node, publisher, 1, past, old);
     delay(&mut node, publisher, "d/a", "now", 0);
-    assert_eq!(taken(&mut node, consumer), ["past", "now"]);
+    assert_eq!(node.take_all(consumer), ["past", "now"]);
 }
 
 #[test]
@@ -190,7 +176,7 @@ fn a_delay_has_no_limit_of_49_days() {
     let consumer = node.connect(1);
     node.consume(consumer, "q", 10).unwrap();
     pass(&mut node, 200);
-    assert_eq!(taken(&mut node, consumer), ["a thousand days"]);
+    assert_eq!(node.take_all(consumer), ["a thousand days"]);
 }
 
 #[test]
@@ -203,7 +189,7 @@ fn equal_times_keep_the_order_of_an_exchange_and_a_sooner_one_overtakes() {
     delay(&mut node, publisher, "d/a", "first", 100);
     pass(&mut node, 10_000);
     let all = ["first", "1", "2", "3", "last"];
-    assert_eq!(taken(&mut node, consumer), all);
+    assert_eq!(node.take_all(consumer), all);
 }
 
 #[test]
@@ -227,7 +213,7 @@ fn an_exchange_that_delays_asks_the_message() {
         publish(&mut node, publisher, 2, None, elsewhere);
     }
     let at_once = ["another exchange", "asks nothing", "another exchange"];
-    assert_eq!(taken(&mut node, consumer), at_once);
+    assert_eq!(node.take_all(consumer), at_once);
     pass(&mut node, 300);
     let mail = node.mail(consumer);
     assert_eq!(bodies(&mail), ["waits"]);
@@ -253,7 +239,7 @@ fn the_bindings_that_count_are_those_of_the_time_it_is_due() {
     }
     bind(&mut node, consumer, "late", "q", "bound-later");
     pass(&mut node, 600);
-    assert_eq!(taken(&mut node, consumer), ["bound-later"]);
+    assert_eq!(node.take_all(consumer), ["bound-later"]);
     assert_eq!(waiting(&mut node), 0, "what nobody wants is gone");
     // Nor is anything left of an exchange that is gone itself.
     let asking = asks(&node, "bound-later");
@@ -266,7 +252,7 @@ fn the_bindings_that_count_are_those_of_the_time_it_is_due() {
     node.reply(publisher, delete).unwrap();
     pass(&mut node, 600);
     assert_eq!(waiting(&mut node), 0);
-    assert!(taken(&mut node, consumer).is_empty());
+    assert!(node.take_all(consumer).is_empty());
 }
 
 #[test]
@@ -300,7 +286,7 @@ fn its_time_to_live_begins_when_it_is_due_and_the_last_value_is_kept_then() {
     node.subscribe_with(early, vec![wants()]);
     assert!(node.mail(early).deliveries.is_empty(), "no value yet");
     pass(&mut node, 1000);
-    assert_eq!(taken(&mut node, consumer), ["kept"]);
+    assert_eq!(node.take_all(consumer), ["kept"]);
     let mail = node.mail(early);
     assert_eq!(bodies(&mail), ["kept"]);
     let due = mail.deliveries[0].message.published;
@@ -317,7 +303,7 @@ fn one_that_nobody_wants_does_not_hold_up_others() {
     delay(&mut node, publisher, "e/nobody", "unwanted", 100);
     delay(&mut node, publisher, "d/a", "wanted", 100);
     pass(&mut node, 100);
-    assert_eq!(taken(&mut node, consumer), ["wanted"]);
+    assert_eq!(node.take_all(consumer), ["wanted"]);
     assert_eq!(waiting(&mut node), 0);
 }
 
@@ -332,7 +318,7 @@ fn many_that_are_due_at_once_go_out_a_part_at_a_time() {
     pass(&mut node, 1000);
     let mut all: Vec<u64> = Vec::new();
     for _ in 0..20 {
-        let bodies = taken(&mut node, consumer);
+        let bodies = node.take_all(consumer);
         all.extend(bodies.iter().map(|body| body.parse::<u64>().unwrap()));
         pass(&mut node, 20);
     }
@@ -373,7 +359,7 @@ fn beyond_the_limit_a_publish_is_refused_and_nothing_is_lost() {
         .filter(|(_, _, how)| *how == PublishOutcome::Refused(ErrorKind::Busy));
     assert_eq!((told.len(), refused.count()), (5, 2));
     pass(&mut node, 1000);
-    assert_eq!(taken(&mut node, consumer).len(), 3);
+    assert_eq!(node.take_all(consumer).len(), 3);
     delay(&mut node, publisher, "d/a", "y", 1000);
     let routed = [(5, 5, PublishOutcome::Routed)];
     assert_eq!(outcomes(&node.mail(publisher)), routed, "room again");
@@ -404,7 +390,7 @@ fn an_operator_drops_what_waits() {
     assert_eq!(waiting(&mut node), 0);
     delay(&mut node, publisher, "d/a", "new", 1000);
     pass(&mut node, 2000);
-    assert_eq!(taken(&mut node, consumer), ["new"]);
+    assert_eq!(node.take_all(consumer), ["new"]);
 }
 
 #[test]
@@ -430,9 +416,9 @@ fn what_was_dropped_may_wait_before_it_comes_back() {
     pass(&mut node, 60_000);
     node.settle_one(consumer, ConsumerTag(20), got.offset, Outcome::Rejected);
     pass(&mut node, 4900);
-    assert!(taken(&mut node, consumer).is_empty());
+    assert!(node.take_all(consumer).is_empty());
     pass(&mut node, 200);
-    assert_eq!(taken(&mut node, consumer), ["again"]);
+    assert_eq!(node.take_all(consumer), ["again"]);
 }
 
 #[test]
@@ -447,7 +433,7 @@ fn a_crash_on_the_way_brings_it_again() {
     let consumer = node.connect(1);
     node.consume(consumer, "q", 10).unwrap();
     pass(&mut node, 100);
-    assert_eq!(taken(&mut node, consumer), ["x"]);
+    assert_eq!(node.take_all(consumer), ["x"]);
     node.restart();
     pass(&mut node, 2000);
     assert_eq!(waiting(&mut node), 0);
@@ -507,7 +493,7 @@ proptest! {
         let mut due: Vec<u64> = Vec::new();
         let mut came: Vec<Vec<u64>> = Vec::new();
         let mut look = |node: &mut Node, consumer: Client, due: &[u64]| {
-            for body in taken(node, consumer) {
+            for body in node.take_all(consumer) {
                 let number: usize = body.parse().unwrap();
                 came.resize(came.len().max(number + 1), Vec::new());
                 let now = node.now.unix.0;

@@ -13,7 +13,7 @@ use anabranch_core::limits::StreamLimits;
 use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::ShardRequest;
 use bytes::Bytes;
-use node::{Client, Node, bodies, outcomes, publishing};
+use node::{Client, Node, TAG, bodies, outcomes, publishing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,13 +64,7 @@ fn what_was_confirmed_is_there_after_a_restart_in_order_and_what_was_settled_is_
     node.consume(client, "jobs", 3).unwrap();
     let got = node.mail(client);
     assert_eq!(bodies(&got), ["m0", "m1", "m2"]);
-    let settle = |offset: Offset| Command::Settle {
-        consumer: ConsumerTag(7),
-        first: offset,
-        last: offset,
-        outcome: Outcome::Accepted,
-    };
-    node.ask(client, settle(got.deliveries[1].offset));
+    node.settle_one(client, TAG, got.deliveries[1].offset, Outcome::Accepted);
     node.pass(10);
     node.pass(10);
     node.restart();

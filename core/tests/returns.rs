@@ -309,19 +309,6 @@ fn group(modes: Mode) -> (Node, Client, [Client; 2]) {
     (node, publisher, members)
 }
 
-fn settle_all(node: &mut Node, client: Client) -> Vec<String> {
-    let mail = node.mail(client);
-    for delivery in &mail.deliveries {
-        node.settle_one(
-            client,
-            delivery.consumer,
-            delivery.offset,
-            Outcome::Accepted,
-        );
-    }
-    bodies(&mail).iter().map(|body| (*body).into()).collect()
-}
-
 /// As when its session ends, though it is only mute: another member gets it.
 #[test]
 fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
@@ -337,21 +324,21 @@ fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
             );
         }
         let mute = node.mail(a);
-        let mut got = settle_all(&mut node, b);
+        let mut got = node.take_all(b);
         let (mute, at, other) = match mute.deliveries.is_empty() {
             false => (mute, a, b),
             true => panic!("{mode:?}: the first member gets something"),
         };
         for _ in 0..8 {
             node.pass(500);
-            got.extend(settle_all(&mut node, other));
+            got.extend(node.take_all(other));
         }
         got.sort_unstable();
         got.dedup();
         assert_eq!(got, ["0", "1", "2", "3"], "{mode:?}");
         node.publish(publisher, "topics", "t/9", "passed by", 1);
         assert!(node.mail(at).deliveries.is_empty());
-        assert_eq!(settle_all(&mut node, other), ["passed by"]);
+        assert_eq!(node.take_all(other), ["passed by"]);
         // It comes to itself: what it says of the old ones is too late, and it is served again.
         for delivery in &mute.deliveries {
             node.settle_one(at, delivery.consumer, delivery.offset, Outcome::Accepted);
@@ -359,8 +346,8 @@ fn what_a_member_keeps_too_long_goes_to_another_until_it_acknowledges() {
         let mut again = 0;
         for number in 0..8u32 {
             node.publish(publisher, "topics", &format!("t/{number}"), "more", 1);
-            again += settle_all(&mut node, at).len();
-            settle_all(&mut node, other);
+            again += node.take_all(at).len();
+            node.take_all(other);
         }
         let expected = mode != Mode::Failover;
         assert_eq!(again > 0, expected, "{mode:?}");

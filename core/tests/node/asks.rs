@@ -105,6 +105,20 @@ impl Node {
         self.ask(client, settle);
     }
 
+    /// What a client was given since the last time; it is acknowledged.
+    pub fn take_all(&mut self, client: Client) -> Vec<String> {
+        let mail = self.mail(client);
+        for delivery in &mail.deliveries {
+            self.settle_one(
+                client,
+                delivery.consumer,
+                delivery.offset,
+                Outcome::Accepted,
+            );
+        }
+        bodies(&mail).iter().map(|body| (*body).into()).collect()
+    }
+
     /// Other limits for a stream of a data shard, as its shard is asked for them.
     pub fn set_limits(&mut self, name: &str, limits: StreamLimits) {
         let stream = self.stat(name).stream;
