@@ -75,7 +75,7 @@ pub enum Command {
         #[command(subcommand)]
         verb: rule::Verb,
     },
-    /// Policies: limits and modes for all queues or groups whose name matches
+    /// Policies: limits and modes for all queues, streams or groups whose name matches
     Policy {
         #[command(flatten)]
         server: ServerFlags,

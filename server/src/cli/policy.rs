@@ -26,7 +26,7 @@ pub enum Verb {
         #[arg(long)]
         vhost: Option<String>,
     },
-    /// Make or replace one; it counts within a second, for queues and groups already made too
+    /// Make or replace one; it counts within a second, for queues, streams and groups already made too
     Set(Box<PolicyFlags>),
     /// Delete one; what it set is undone within a second
     Delete(Name),
