@@ -112,6 +112,8 @@ numbers! {
         retained,
         /// Messages that wait until they are due
         delayed,
+        /// Dead letters that have to arrive and that no destination has taken yet
+        dead_letters_waiting,
         /// Milliseconds that the last checkpoint of a data shard took, the slowest of them
         store_checkpoint_ms,
         /// Bytes of the runs that the checkpoints of data shards are made of

@@ -8,6 +8,7 @@ use anabranch_core::id::*;
 use anabranch_core::limits::{
     DeadLetterKey, DeadLetterStrategy, DeadLetterTo, Overflow, StreamLimits,
 };
+use anabranch_core::port::{Question, ShardReply};
 use node::*;
 use std::sync::Arc;
 
@@ -47,7 +48,13 @@ fn take(node: &mut Node, client: Client, queue: &str) -> Option<String> {
 }
 
 fn waiting(node: &mut Node) -> u64 {
-    node.stat("q").dead_letters_waiting
+    let waiting = node.stat("q").dead_letters_waiting;
+    // The only one that has any: its shard counts the same.
+    match node.question("q", |_| Question::Totals) {
+        Ok(ShardReply::Totals(all)) => assert_eq!(all.dead_letters_waiting, waiting),
+        other => panic!("unexpected {other:?}"),
+    }
+    waiting
 }
 
 #[test]

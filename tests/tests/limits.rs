@@ -342,6 +342,7 @@ fn a_dead_letter_that_must_arrive_does() {
     let api = node.api();
     until("two letters wait", || {
         api.stream("work")["dead_letters_waiting"] == 2
+            && api.get("/overview").expect(200)["gauges"]["dead_letters_waiting"] == 2
     });
     let mut reader = amqplib(&node);
     reader.must("qos", json!({ "prefetch": 1 }));

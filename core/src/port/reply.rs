@@ -173,6 +173,8 @@ pub struct StreamTotals {
     pub bytes: u64,
     /// Messages that wait until they are due.
     pub delayed: u64,
+    /// Dead letters that have to arrive and that no destination has taken yet.
+    pub dead_letters_waiting: u64,
     /// Taken.
     pub settled: u64,
     /// Dropped without being taken.

@@ -14,7 +14,7 @@ use super::values::PageOf;
 use super::{Bodies, NotYet, Place, Shard, Store};
 use crate::error::{ErrorKind, Refusal};
 use crate::id::{Now, Sequence, WorkerId};
-use crate::port::{Question, ReadingKey, ShardReply, Ticket};
+use crate::port::{Question, ReadingKey, ShardReply, StreamTotals, Ticket};
 use crate::record::{AsJson, Change, Mark};
 
 impl<B: Place> Shard<B> {
@@ -114,7 +114,10 @@ impl<B: Place> Shard<B> {
             }
             Question::Totals => {
                 let all = self.streams.iter().flatten();
-                let totals = totals(all.map(|stream| &**stream));
+                let totals = StreamTotals {
+                    dead_letters_waiting: self.unsent.letters(),
+                    ..totals(all.map(|stream| &**stream))
+                };
                 Ok(ShardReply::Totals(Box::new(totals)))
             }
             Question::Peek {

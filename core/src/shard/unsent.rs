@@ -78,6 +78,12 @@ impl Unsent {
         letters.map_or(Volume::default(), |letters| letters.kept)
     }
 
+    /// What has not arrived, of all streams.
+    pub(super) fn letters(&self) -> u64 {
+        let letters = self.streams.values();
+        letters.map(|letters| letters.kept.entries).sum()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }

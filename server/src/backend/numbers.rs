@@ -54,6 +54,7 @@ struct Depths {
     dropped: u64,
     retained: u64,
     delayed: u64,
+    dead_letters_waiting: u64,
 }
 
 impl Depths {
@@ -66,6 +67,7 @@ impl Depths {
         self.settled += totals.settled;
         self.dropped += totals.dropped;
         self.delayed += totals.delayed;
+        self.dead_letters_waiting += totals.dead_letters_waiting;
     }
 }
 
@@ -131,6 +133,7 @@ impl NodeBackend {
                 stored_bytes: depths.bytes,
                 retained: depths.retained,
                 delayed: depths.delayed,
+                dead_letters_waiting: depths.dead_letters_waiting,
                 store_checkpoint_ms: slowest_us.unwrap_or(0) / 1000,
                 store_run_bytes: store(|one| one.checkpoint.run_bytes),
                 store_index_blocks: store(|one| one.checkpoint.index_blocks),
