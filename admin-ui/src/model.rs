@@ -192,6 +192,8 @@ numbers! {
         store_read_mapped_bytes,
         /// Bytes of the journal read from files
         store_read_file_bytes,
+        /// Messages that could not be read from the journal, each time that it was tried
+        store_unreadable,
         /// Segments sent to the object store and verified
         store_tier_uploads,
         /// Bytes of these

@@ -36,8 +36,12 @@ pub enum FindingKind {
     TableMissing,
     /// The tail of the journal was never synced as a whole.
     TornTail,
+    /// What lies in the object store is not what was sent there.
+    Object,
     /// The list of segments in the object store is not sound.
     Tiered,
+    /// One of its two copies is not sound.
+    TieredCopy,
     /// A manifest of a checkpoint is not sound.
     Manifest,
     /// A run of a checkpoint is missing or not what was written.
@@ -76,7 +80,9 @@ impl FindingKind {
             FindingKind::Table => "side-file",
             FindingKind::TableMissing => "side-file-missing",
             FindingKind::TornTail => "torn-tail",
+            FindingKind::Object => "object",
             FindingKind::Tiered => "tiered",
+            FindingKind::TieredCopy => "tiered-copy",
             FindingKind::Manifest => "manifest",
             FindingKind::Run => "run",
             FindingKind::Index => "index",
@@ -95,7 +101,7 @@ impl FindingKind {
                 "only checksums of stored bytes were verified; the server does not open the shard without the key"
             }
             FindingKind::Meta => "the server does not open the shard",
-            FindingKind::MetaCopy | FindingKind::ReleasedCopy => {
+            FindingKind::MetaCopy | FindingKind::ReleasedCopy | FindingKind::TieredCopy => {
                 "nothing is lost: the other copy serves"
             }
             FindingKind::Released => {
@@ -106,6 +112,9 @@ impl FindingKind {
             }
             FindingKind::Frame => {
                 "messages in it cannot be read; when no checkpoint covers it the server does not open the shard"
+            }
+            FindingKind::Object => {
+                "messages in it are not delivered: the server sets them aside, or waits while the object is missing"
             }
             FindingKind::Record => "its message cannot be read, or the state after it is not known",
             FindingKind::Table => {
@@ -137,7 +146,7 @@ impl FindingKind {
             FindingKind::Meta | FindingKind::SegmentMissing | FindingKind::SegmentHeader => {
                 "put the file back from a replica or a backup"
             }
-            FindingKind::MetaCopy | FindingKind::ReleasedCopy => {
+            FindingKind::MetaCopy | FindingKind::ReleasedCopy | FindingKind::TieredCopy => {
                 "`store repair` writes it again; watch the disk"
             }
             FindingKind::Released => {
@@ -145,6 +154,9 @@ impl FindingKind {
             }
             FindingKind::Frame => {
                 "copy the shard from a replica or a backup; or `store repair --lose-corrupt` cuts the journal before it"
+            }
+            FindingKind::Object => {
+                "put the object back, from an older version in the bucket or a backup, and restart the server"
             }
             FindingKind::Record => "copy the shard from a replica or a backup",
             FindingKind::Table => "`store repair` makes it again from the segment",
@@ -214,6 +226,18 @@ impl Findings {
 
     /// Whether there is one of a kind.
     pub fn has(&self, kind: FindingKind) -> bool {
-        self.list.iter().any(|finding| finding.kind == kind)
+        self.first(kind).is_some()
+    }
+
+    /// The first of a kind.
+    pub fn first(&self, kind: FindingKind) -> Option<&Finding> {
+        self.list.iter().find(|finding| finding.kind == kind)
+    }
+
+    /// How many defects there were beside files that are sealed and whose keys were not given.
+    pub fn defects_seen(&self) -> u64 {
+        let sealed = self.list.iter();
+        let sealed = sealed.filter(|finding| finding.kind == FindingKind::Sealed);
+        self.defects.saturating_sub(sealed.count() as u64)
     }
 }

@@ -14,7 +14,7 @@ use anabranch_store::inspect::{
     Source, StepKind, check, dump, repair, stats,
 };
 use anabranch_store::journal::OpenError;
-use anabranch_store::seal::Sealing;
+use anabranch_store::seal::{KeyRing, Sealing, SeededRandom};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,7 @@ fn source(disk: &SimDisk) -> Source {
     Source {
         disk: Arc::new(disk.clone()),
         sealing: Sealing::default(),
+        tier: None,
     }
 }
 
@@ -359,5 +360,57 @@ fn a_shard_in_use_is_looked_at_and_not_mended() {
             )))
         ));
         worker.shard.shutdown_local().await;
+    });
+}
+
+/// Keys are what is asked for, not a copy of what is whole.
+#[test]
+fn a_sealed_shard_is_said_to_need_its_keys() {
+    let keys = |name: &str, letter: char| {
+        let line = format!("{name}:{}A=\n", letter.to_string().repeat(42));
+        let ring = KeyRing::parse(&line).unwrap();
+        Sealing::new(ring, Arc::new(SeededRandom::new(1)))
+    };
+    run(async {
+        let disk = SimDisk::new(11);
+        let mut worker = Worker::start_with(&disk, 1, |setup| {
+            setup.options.packing.sealing = keys("k1", 'B');
+            setup.checkpoint_bytes = 8 * 1024;
+        })
+        .await;
+        worker.create().await;
+        for number in 0..60 {
+            let sequence = worker.publish(body(number, 900));
+            assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+        }
+        worker.shard.shutdown_local().await;
+        let with = |sealing: Sealing| Source {
+            sealing,
+            ..source(&disk)
+        };
+        let found = check(&with(keys("k1", 'B')), &folder(), &mut |_| {}).unwrap();
+        assert_eq!(found.findings.defects, 0, "{:#?}", found.findings);
+        assert!(found.checkpoint.is_some());
+        for sealing in [Sealing::default(), keys("k2", 'B'), keys("k1", 'C')] {
+            let source = with(sealing);
+            let found = check(&source, &folder(), &mut |_| {}).unwrap().findings;
+            assert!(found.defects > 0);
+            assert_eq!(found.defects_seen(), 0, "{found:#?}");
+            assert!(found.list.iter().all(|one| one.what.contains("`k1`")));
+            let told = stats(&source, &folder(), &mut |_| {}).unwrap_err();
+            assert!(told.to_string().contains("`k1`"), "{told}");
+            let mut records = 0;
+            let told = dump(
+                &source,
+                &folder(),
+                DumpFrom::Index(LogIndex(0)),
+                &mut |one| {
+                    records += u32::from(matches!(one, Dumped::Record { .. }));
+                    ControlFlow::Continue(())
+                },
+            );
+            let told = told.unwrap_err().to_string();
+            assert!(records == 0 && told.contains("`k1`"), "{told}");
+        }
     });
 }

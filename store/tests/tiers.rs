@@ -1,209 +1,28 @@
 //! Segments in an object store: a folder, and S3. What moves, what is read back, what waits, what goes.
 
 mod s3;
+mod tiered;
 mod worker;
 
-use anabranch_core::address::Address;
 use anabranch_core::dispatch::travel_units;
-use anabranch_core::gateway::{Delivery, PublishOutcome, Replay, SeekTo};
-use anabranch_core::id::{ConnectionId, ConsumerTag, Sequence, StreamId, VhostId};
+use anabranch_core::gateway::{Delivery, PublishOutcome};
+use anabranch_core::id::StreamId;
 use anabranch_core::limits::{Mode, StreamLimits};
-use anabranch_core::message::{Message, Quality};
-use anabranch_core::port::{Attach, ConsumerKey, Question, ShardEvent, ShardReply, ShardRequest};
-use anabranch_store::disk::Disk;
+use anabranch_core::port::{ShardEvent, ShardRequest};
 use anabranch_store::disk::sim::{Faults, SimDisk};
-use anabranch_store::journal::TierCounts;
 use anabranch_store::seal::{KeyRing, Sealing, SeededRandom};
 use anabranch_store::shard::DataShard;
 use anabranch_store::tier::{Tier, TierOptions};
-use bytes::Bytes;
-use s3::S3;
-use std::path::{Path, PathBuf};
+use s3::{S3, bucket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use worker::{STREAM, WORKER, Worker};
+use tiered::{
+    attach, body, counts, create, expect, files, fill, folder, key, moved, publish_to,
+    segment_files, start, until,
+};
+use worker::{STREAM, Worker};
 
 const NEAR: StreamId = StreamId(78);
-const BODY: usize = 1000;
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let mut looks = tokio::time::interval(Duration::from_millis(2));
-    let looked = async {
-        while !is_so() {
-            looks.tick().await;
-        }
-    };
-    let in_time = tokio::time::timeout(Duration::from_secs(20), looked).await;
-    assert!(in_time.is_ok(), "{what}");
-}
-
-fn body(number: u32) -> Vec<u8> {
-    let mut body = number.to_le_bytes().to_vec();
-    body.resize(BODY, number as u8);
-    body
-}
-
-fn folder(dir: &Path) -> TierOptions {
-    TierOptions {
-        url: format!("file://{}", dir.display()),
-        local_bytes: 0,
-        ..TierOptions::default()
-    }
-}
-
-fn bucket(s3: &S3) -> TierOptions {
-    TierOptions {
-        url: format!("s3://{}/some/where", s3::BUCKET),
-        endpoint: format!("http://{}", s3.address),
-        access_key_id: s3::KEY_ID.to_owned(),
-        secret_access_key: s3::SECRET.to_owned(),
-        allow_http: true,
-        local_bytes: 0,
-        ..TierOptions::default()
-    }
-}
-
-async fn start(disk: &SimDisk, life: u64, tier: &Tier) -> Worker {
-    Worker::start_with(disk, life, |setup| {
-        setup.options.tier = Some(tier.clone());
-        setup.checkpoint_bytes = 16 * 1024;
-    })
-    .await
-}
-
-async fn create(worker: &mut Worker, stream: StreamId, limits: StreamLimits) {
-    let question = Question::CreateStream {
-        stream,
-        vhost: VhostId(1),
-        name: Arc::from("s"),
-        limits,
-    };
-    assert!(matches!(worker.ask(question).await, Ok(ShardReply::Done)));
-}
-
-fn publish_to(worker: &mut Worker, stream: StreamId, body: Vec<u8>) -> u64 {
-    worker.sequence += 1;
-    let message = Message {
-        address: Address(Bytes::from_static(b"a")),
-        body: body.into(),
-        quality: Quality::AtLeastOnce,
-        ..Message::default()
-    };
-    worker.send(ShardRequest::Publish {
-        sequence: Sequence(worker.sequence),
-        streams: [stream].into_iter().collect(),
-        by_topic: None,
-        patient: false,
-        extra: None,
-        message: Arc::new(message),
-    });
-    worker.sequence
-}
-
-/// Publishes these, one after the other.
-async fn fill(worker: &mut Worker, stream: StreamId, numbers: std::ops::Range<u32>) {
-    for number in numbers {
-        let sequence = publish_to(worker, stream, body(number));
-        assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
-    }
-}
-
-fn counts(worker: &Worker) -> TierCounts {
-    worker.shard.stats().tier
-}
-
-/// Waits until so many segments have moved, and all that are to.
-async fn moved(worker: &Worker, least: u64) {
-    until("segments move", || {
-        let counts = counts(worker);
-        counts.tiered_segments >= least && counts.waiting == 0
-    })
-    .await;
-}
-
-fn key(connection: u64) -> ConsumerKey {
-    ConsumerKey {
-        connection: ConnectionId::new(WORKER, connection),
-        tag: ConsumerTag(1),
-    }
-}
-
-async fn attach(worker: &mut Worker, stream: StreamId, connection: u64, replay: bool) {
-    let replay = replay.then(|| {
-        Box::new(Replay {
-            from: SeekTo::Start,
-            only: None,
-            subscribes: None,
-        })
-    });
-    let attach = Attach {
-        consumer: key(connection),
-        principal: Arc::default(),
-        vhost: Arc::from("/"),
-        stream,
-        exclusive: false,
-        presettled: false,
-        credit: 10_000,
-        priority: 0,
-        no_local: false,
-        replay,
-    };
-    let reply = worker.ask(Question::Attach(attach)).await;
-    assert!(
-        matches!(reply, Ok(ShardReply::Done | ShardReply::Replaying)),
-        "{reply:?}"
-    );
-}
-
-/// Reads these in order; what comes with the last of them may go on.
-async fn expect(worker: &mut Worker, stream: StreamId, numbers: std::ops::Range<u32>) {
-    let mut next = numbers.start;
-    while next < numbers.end {
-        let ShardEvent::Deliver {
-            connection,
-            deliveries,
-            ..
-        } = worker.event().await
-        else {
-            panic!("unexpected event")
-        };
-        for Delivery { message, .. } in &deliveries {
-            assert_eq!(message.body, body(next), "{next}");
-            next += 1;
-        }
-        let units = deliveries.iter();
-        let units = units.map(|one| travel_units(one.message.cost_bytes()));
-        worker.send(ShardRequest::Drained {
-            consumer: ConsumerKey {
-                connection,
-                tag: ConsumerTag(1),
-            },
-            stream,
-            count: units.sum(),
-        });
-    }
-}
-
-fn segment_files(disk: &SimDisk) -> usize {
-    let names = disk.list(Path::new("shard")).unwrap();
-    names.iter().filter(|name| name.ends_with(".seg")).count()
-}
-
-/// Files below a folder, by name.
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => all.extend(files(&path)),
-            false => all.push(path),
-        }
-    }
-    all.sort();
-    all
-}
 
 async fn there_and_back(options: TierOptions) {
     let disk = SimDisk::new(5);
@@ -573,6 +392,18 @@ fn a_url_of_no_known_kind_is_refused() {
         };
         let told = Tier::start(&options).map(drop).unwrap_err().to_string();
         assert!(told.contains("store.tier.url"), "{url}: {told}");
+    }
+    for (endpoint, word) in [
+        ("host:9000", "https://"),
+        ("http://host:9000", "allow_http"),
+    ] {
+        let options = TierOptions {
+            url: "s3://bucket".to_owned(),
+            endpoint: endpoint.to_owned(),
+            ..TierOptions::default()
+        };
+        let told = Tier::start(&options).map(drop).unwrap_err().to_string();
+        assert!(told.contains(word), "{endpoint}: {told}");
     }
     let shown = format!(
         "{:?}",

@@ -175,6 +175,7 @@ impl NodeBackend {
                 store_read_memory_bytes: store(|one| one.journal.read_memory_bytes),
                 store_read_mapped_bytes: store(|one| one.journal.read_mapped_bytes),
                 store_read_file_bytes: store(|one| one.journal.read_file_bytes),
+                store_unreadable: store(|one| one.journal.unreadable),
                 store_tier_uploads: tier.uploads,
                 store_tier_uploaded_bytes: tier.uploaded_bytes,
                 store_tier_removals: tier.removals,
@@ -235,6 +236,8 @@ impl NodeBackend {
             .iter()
             .map(|one| one.index().damaged)
             .sum();
+        let shards = self.parts.shards.iter();
+        let unreadable: u64 = shards.map(|one| one.stats().journal.unreadable).sum();
         let tier = self.parts.tier.as_ref();
         let tier = tier.and_then(|tier| Some((tier.url(), tier.stats().error?)));
         let standing = [
@@ -248,6 +251,15 @@ impl NodeBackend {
                     format!(
                         "Messages of {damaged} chunks are set aside, for their entries cannot be read from the index \
                          file. The log names the first of them; look at the disk."
+                    )
+                }),
+            ),
+            (
+                "messages",
+                (unreadable > 0).then(|| {
+                    format!(
+                        "Messages are set aside, for they cannot be read from the journal ({unreadable} times since the \
+                         start). The log names the first of each file or object; `anabranch store check` names all."
                     )
                 }),
             ),

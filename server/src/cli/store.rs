@@ -15,15 +15,16 @@ use std::time::{Duration, Instant};
 
 use anabranch_core::id::{LogIndex, Position};
 use anabranch_store::disk::real::RealDisk;
-use anabranch_store::finding::Finding;
+use anabranch_store::finding::{Finding, FindingKind};
 use anabranch_store::inspect::{
-    Checked, Consent, DumpFrom, Mended, Progress, ShardFolder, Source, Step, check, repair,
+    Away, Checked, Consent, DumpFrom, Mended, Progress, ShardFolder, Source, Step, check, repair,
 };
 use anabranch_store::seal::{KeyRing, OsRandom, Sealing};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-use super::output;
+use super::{NodeFlags, ServeFlags, output};
+use crate::node;
 use lines::Lines;
 use numbers::print_stats;
 
@@ -33,6 +34,10 @@ Exit codes:
   0  done; nothing is wrong
   1  something is wrong, and it is said what
   2  the command line is wrong, or the folder could not be looked at";
+
+/// What is said of a folder that is encrypted.
+const KEYS_NEEDED: &str =
+    "it is encrypted, and its keys were not given: --key-file or --config names them";
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
@@ -45,17 +50,23 @@ pub enum Verb {
         after_help = LOOK_CODES,
         long_about = "Read everything and say what is wrong: every frame and record, side files, checkpoints, blocks of \
                       the index, and that the message of every entry is there. Nothing is changed and no lock is taken, \
-                      so a server may use the folder meanwhile; what it is just writing is no defect."
+                      so a server may use the folder meanwhile; what it is just writing is no defect. Segments in an \
+                      object store are counted; with --tier they are read too, each as a whole, and compared with what was \
+                      sent. Of an encrypted folder whose keys are not given only checksums are verified, and it ends with 2."
     )]
     Check {
         #[command(flatten)]
         look: LookFlags,
+        #[command(flatten)]
+        tier: TierFlags,
     },
     /// Print frames and records, also while a server uses the folder
     #[command(after_help = LOOK_CODES)]
     Dump {
         #[command(flatten)]
         look: LookFlags,
+        #[command(flatten)]
+        tier: TierFlags,
         /// Where to begin: a log index, or with @ in front a position in the journal
         #[arg(long, value_name = "INDEX|@POSITION", value_parser = begin, default_value = "0")]
         from: DumpFrom,
@@ -92,6 +103,8 @@ pub enum Verb {
     Stats {
         #[command(flatten)]
         look: LookFlags,
+        #[command(flatten)]
+        tier: TierFlags,
         /// Name so many streams of each shard, those with most messages
         #[arg(long, value_name = "N", default_value_t = 10)]
         top: usize,
@@ -110,9 +123,20 @@ pub struct LookFlags {
     /// The keys, when the folder is encrypted: the file that store.encryption.key_file names
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// The server's configuration file: it names the keys, unless --key-file does, and the object store
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_CONFIG")]
+    config: Option<PathBuf>,
     /// How to print: text, or a line of JSON for each thing
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+/// What of it to read.
+#[derive(Debug, Args)]
+pub struct TierFlags {
+    /// Read the segments too that lie in the object store, which --config names; that may take long, and cost money
+    #[arg(long)]
+    tier: bool,
 }
 
 /// How to print.
@@ -135,6 +159,8 @@ fn begin(text: &str) -> Result<DumpFrom, String> {
 /// How a look ended.
 enum Ended {
     Fine,
+    /// Nothing is wrong with what could be looked at: the rest is sealed.
+    Sealed,
     Defects,
 }
 
@@ -142,13 +168,13 @@ enum Ended {
 type CouldNot = String;
 
 pub(super) fn run(verb: &Verb) -> ExitCode {
-    let look = match verb {
-        Verb::Check { look }
-        | Verb::Dump { look, .. }
-        | Verb::Repair { look, .. }
-        | Verb::Stats { look, .. } => look,
+    let (look, with_tier) = match verb {
+        Verb::Check { look, tier }
+        | Verb::Dump { look, tier, .. }
+        | Verb::Stats { look, tier, .. } => (look, tier.tier),
+        Verb::Repair { look, .. } => (look, false),
     };
-    let source = match look.source() {
+    let source = match look.source(with_tier) {
         Ok(source) => source,
         Err(error) => {
             eprintln!("anabranch: {error}");
@@ -156,12 +182,13 @@ pub(super) fn run(verb: &Verb) -> ExitCode {
         }
     };
     let ended = match verb {
-        Verb::Check { look } => look.each(|folder| print_check(&source, folder, look.format)),
+        Verb::Check { look, .. } => look.each(|folder| print_check(&source, folder, look.format)),
         Verb::Dump {
             look,
             from,
             limit,
             bodies,
+            ..
         } => {
             let mut left = limit.unwrap_or(u64::MAX);
             look.each(|folder| {
@@ -188,11 +215,15 @@ pub(super) fn run(verb: &Verb) -> ExitCode {
                 Err(error) => Err(error),
             }
         }
-        Verb::Stats { look, top } => print_stats(&source, look, *top),
+        Verb::Stats { look, top, .. } => print_stats(&source, look, *top),
     };
     match ended {
         Ok(Ended::Fine) => ExitCode::SUCCESS,
         Ok(Ended::Defects) => ExitCode::from(1),
+        Ok(Ended::Sealed) => {
+            eprintln!("anabranch: {KEYS_NEEDED}");
+            ExitCode::from(2)
+        }
         Err(error) => {
             eprintln!("anabranch: {error}");
             ExitCode::from(2)
@@ -219,8 +250,30 @@ fn agreed(consent: Consent, yes: bool) -> Result<(), CouldNot> {
 }
 
 impl LookFlags {
-    fn source(&self) -> Result<Source, CouldNot> {
+    fn source(&self, with_tier: bool) -> Result<Source, CouldNot> {
         let mut sealing = Sealing::default();
+        let mut tier = None;
+        if self.config.is_some() || with_tier {
+            let config = self.config.clone();
+            let node = NodeFlags {
+                config,
+                ..NodeFlags::default()
+            };
+            let flags = ServeFlags { dev: false, node };
+            let config = node::configuration(&flags).map_err(|error| error.to_string())?;
+            if self.key_file.is_none() {
+                sealing = node::sealing(&config).map_err(|error| error.to_string())?;
+            }
+            if with_tier {
+                let started = config.settings.store.tier.start();
+                tier = started.map_err(|error| error.to_string())?;
+                if tier.is_none() {
+                    return Err(
+                        "store.tier.url is not set: name the configuration by --config".to_owned(),
+                    );
+                }
+            }
+        }
         if let Some(file) = &self.key_file {
             let named = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
             let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
@@ -231,6 +284,7 @@ impl LookFlags {
         Ok(Source {
             disk: Arc::new(RealDisk),
             sealing,
+            tier,
         })
     }
 
@@ -270,9 +324,11 @@ impl LookFlags {
     ) -> Result<Ended, CouldNot> {
         let mut all = Ended::Fine;
         for folder in self.folders()? {
-            if let Ended::Defects = look(&folder)? {
-                all = Ended::Defects;
-            }
+            all = match (look(&folder)?, all) {
+                (Ended::Defects, _) | (_, Ended::Defects) => Ended::Defects,
+                (Ended::Sealed, _) | (_, Ended::Sealed) => Ended::Sealed,
+                (Ended::Fine, Ended::Fine) => Ended::Fine,
+            };
         }
         Ok(all)
     }
@@ -296,10 +352,28 @@ fn print_check(source: &Source, folder: &ShardFolder, format: Format) -> Result<
     let checked =
         check(source, folder, &mut progress(folder)).map_err(|error| error.to_string())?;
     print_checked(folder, &checked, format);
-    Ok(match checked.findings.defects {
-        0 => Ended::Fine,
+    let findings = &checked.findings;
+    Ok(match (findings.defects_seen(), findings.defects) {
+        (0, 0) => Ended::Fine,
+        (0, _) => Ended::Sealed,
         _ => Ended::Defects,
     })
+}
+
+/// A line about segments in the object store, when there are some.
+fn print_away(folder: &ShardFolder, away: &Away, print: fn(&str)) {
+    if away.segments > 0 {
+        let read = match away.read {
+            true => "were read too",
+            false => "were not read: --tier reads them",
+        };
+        print(&format!(
+            "{}: {} segments of {} lie in the object store and {read}",
+            folder.name,
+            away.segments,
+            bytes(away.bytes)
+        ));
+    }
 }
 
 fn print_checked(folder: &ShardFolder, checked: &Checked, format: Format) {
@@ -311,6 +385,9 @@ fn print_checked(folder: &ShardFolder, checked: &Checked, format: Format) {
                     "shard": folder.name,
                     "defects": findings.defects,
                     "segments": checked.segments,
+                    "tier_segments": checked.away.segments,
+                    "tier_bytes": checked.away.bytes,
+                    "tier_read": checked.away.read,
                     "frames": checked.frames,
                     "records": checked.records,
                     "extents": checked.extents,
@@ -350,11 +427,16 @@ fn print_checked(folder: &ShardFolder, checked: &Checked, format: Format) {
                 bytes(checked.given_back_bytes),
                 bytes(checked.logical_bytes),
             ));
+            print_away(folder, &checked.away, output::line);
             findings.list.iter().for_each(print_finding);
             let told = findings.list.iter();
             let told = told.filter(|finding| finding.kind.is_defect()).count() as u64;
             match findings.defects {
                 0 => output::line(&format!("{}: nothing is wrong", folder.name)),
+                _ if findings.defects_seen() == 0 => output::line(&format!(
+                    "{}: nothing is wrong as far as it can be read; {KEYS_NEEDED}",
+                    folder.name
+                )),
                 all if all > told => output::line(&format!(
                     "{}: {all} defects, of which {told} are listed",
                     folder.name
@@ -370,9 +452,10 @@ fn print_finding(finding: &Finding) {
         Some(offset) => format!("{} at offset {offset}", finding.path.display()),
         None => finding.path.display().to_string(),
     };
-    let word = match finding.kind.is_defect() {
-        true => "DEFECT",
-        false => "note",
+    let word = match finding.kind {
+        FindingKind::Sealed => "SEALED",
+        kind if kind.is_defect() => "DEFECT",
+        _ => "note",
     };
     output::line(&format!("  {word} {place}: {}", finding.what));
     output::line(&format!("    it means: {}", finding.kind.means()));
@@ -476,6 +559,7 @@ mod tests {
             data: PathBuf::from("/nonexistent-data"),
             shard: None,
             key_file: None,
+            config: None,
             format: Format::Text,
         };
         assert!(look.folders().unwrap_err().contains("/nonexistent-data"));

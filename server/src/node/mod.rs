@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anabranch_driver::TransportKind;
+use anabranch_store::seal::Sealing;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -98,6 +99,14 @@ pub fn check(config: &Config) -> Result<gateways::Made, StartError> {
         }
     }
     Ok(made)
+}
+
+/// What opens the files of a node with this configuration: the keys that it names, if it names some.
+///
+/// # Errors
+/// They cannot be read.
+pub fn sealing(config: &Config) -> Result<Sealing, ConfigError> {
+    Ok(keys::packing(config)?.sealing)
 }
 
 /// Runs a node until it is told to stop; gives the exit code.

@@ -54,6 +54,17 @@ pub enum CheckpointOpenError {
     Refused(String),
 }
 
+impl CheckpointOpenError {
+    /// Whether a key is what it lacks.
+    pub(crate) fn is_key(&self) -> bool {
+        matches!(
+            self,
+            CheckpointOpenError::Index(IndexError::Key { .. })
+                | CheckpointOpenError::Run(RunError::Key { .. })
+        )
+    }
+}
+
 impl Checkpoints {
     /// Looks at the folder of the group in `group_dir`; it is made when first written.
     pub(crate) fn open(

@@ -4,7 +4,7 @@
 //! needed), and what is counted. Changes nothing. Read next: `journal/survey.rs`, `checkpoint/survey.rs`.
 
 use super::state::State;
-use super::{InspectError, Progress, ShardFolder, ShardKind, Source};
+use super::{Away, InspectError, Progress, ShardFolder, ShardKind, Source};
 use crate::checkpoint::CheckpointOpenError;
 use crate::checkpoint::survey::{Newest, survey as survey_checkpoints};
 use crate::finding::{FindingKind, Findings};
@@ -26,8 +26,10 @@ const LOOKS_MAX: u32 = 4;
 pub struct Checked {
     /// What it found.
     pub findings: Findings,
-    /// Segments.
+    /// Segments on the disk.
     pub segments: u64,
+    /// Segments in an object store.
+    pub away: Away,
     /// Frames of which something lives, each read.
     pub frames: u64,
     /// Records and commands in them.
@@ -94,6 +96,8 @@ impl Look<'_> {
             Err(CheckpointOpenError::Io { path, source }) => {
                 return Err(InspectError::Io { path, source });
             }
+            // The survey names the files.
+            Err(error) if error.is_key() => None,
             Err(error) => {
                 self.add(FindingKind::State, dir.clone(), None, error.to_string());
                 None
@@ -115,6 +119,7 @@ impl Look<'_> {
             .map(|newest| State::of(self.folder.kind, newest));
         let state = match state.transpose() {
             Ok(state) => state,
+            Err(error) if error.is_key() => None,
             Err(error) => {
                 self.add(FindingKind::State, dir.clone(), None, error.to_string());
                 None
@@ -122,7 +127,7 @@ impl Look<'_> {
         };
         let findings = &mut self.checked.findings;
         let covered_end = covered.map_or(0, |index| index.0 + 1);
-        let mut survey = Survey::of(self.source, dir, covered_end, findings)?;
+        let mut survey = Survey::of(self.source, self.folder, covered_end, findings)?;
         let Room {
             segments,
             extents,
@@ -131,10 +136,11 @@ impl Look<'_> {
             ..
         } = survey.room().map_err(io)?;
         (self.checked.segments, self.checked.extents) = (segments, extents);
+        self.checked.away = survey.away();
         self.checked.logical_bytes = logical_bytes;
         self.checked.given_back_bytes = given_back_bytes;
         self.checked.last = survey.next_index.0.checked_sub(1).map(LogIndex);
-        let state = self.frames(&mut survey, covered_end, state);
+        let state = self.frames(&mut survey, covered_end, state)?;
         if let (Some(State::Data(shard)), Some(newest)) = (&state, &newest) {
             self.entries(&mut survey, shard, newest);
         }
@@ -157,7 +163,7 @@ impl Look<'_> {
         survey: &mut Survey,
         covered_end: u64,
         mut state: Option<State>,
-    ) -> Option<State> {
+    ) -> Result<Option<State>, InspectError> {
         let (total, mut done) = (survey.bytes(), 0);
         survey.each_frame(LogIndex(0), &mut |seen| {
             done += seen.end_offset - seen.offset;
@@ -173,7 +179,11 @@ impl Look<'_> {
                 Err(what) => {
                     let what = format!("log index {}: {what}", seen.index);
                     let path = seen.path.to_owned();
-                    self.add(FindingKind::Frame, path, Some(seen.offset), what);
+                    let kind = match seen.is_away {
+                        true => FindingKind::Object,
+                        false => FindingKind::Frame,
+                    };
+                    self.add(kind, path, Some(seen.offset), what);
                     if seen.index.0 >= covered_end {
                         state = None;
                     }
@@ -202,8 +212,8 @@ impl Look<'_> {
                 }
             }
             ControlFlow::Continue(())
-        });
-        state
+        })?;
+        Ok(state)
     }
 
     /// Parses every record of a frame; says whether all are sound.

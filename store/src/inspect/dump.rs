@@ -2,9 +2,9 @@
 //!
 //! Owns: from where, and in which order. Never prints. Read next: `journal/survey.rs`.
 
-use super::{InspectError, ShardFolder, ShardKind, Source};
+use super::{Away, InspectError, ShardFolder, ShardKind, Source};
 use crate::checkpoint::survey::Newest;
-use crate::finding::Findings;
+use crate::finding::{FindingKind, Findings};
 use crate::journal::FrameKind;
 use crate::journal::survey::{Lives, Survey};
 use crate::shard::meta;
@@ -75,18 +75,20 @@ pub enum Dumped {
 }
 
 /// Gives frames and what is in them to `each`, as long as it wants more. What was given back is passed over. No lock
-/// is taken.
+/// is taken. Says what of the shard lies in an object store. An error at the end when frames are sealed whose key was
+/// not given.
 pub fn dump(
     source: &Source,
     folder: &ShardFolder,
     from: DumpFrom,
     each: &mut dyn FnMut(Dumped) -> ControlFlow<()>,
-) -> Result<(), InspectError> {
+) -> Result<Away, InspectError> {
     // Side files are believed below the checkpoint only; without one all is read first.
     let newest = Newest::open(source, &folder.dir).ok();
     let standing = newest.and_then(|newest| newest.standing);
     let covered = standing.map_or(0, |standing| standing.id.index.0 + 1);
-    let mut survey = Survey::of(source, &folder.dir, covered, &mut Findings::default())?;
+    let mut findings = Findings::default();
+    let mut survey = Survey::of(source, folder, covered, &mut findings)?;
     let first = match from {
         DumpFrom::Index(index) => index,
         DumpFrom::Position(position) => survey.index_from(position),
@@ -151,8 +153,15 @@ pub fn dump(
                 }
             }
         }
-    });
-    Ok(())
+    })?;
+    // Such frames were given without what is in them.
+    match findings.first(FindingKind::Sealed) {
+        Some(sealed) => Err(InspectError::Sealed {
+            path: sealed.path.clone(),
+            what: sealed.what.clone(),
+        }),
+        None => Ok(survey.away()),
+    }
 }
 
 /// The name of an enum's variant, as `Debug` begins with it.

@@ -19,6 +19,7 @@ use crate::checkpoint::CheckpointOpenError;
 use crate::disk::Disk;
 use crate::journal::OpenError;
 use crate::seal::Sealing;
+use crate::tier::{Tier, Unreached};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -38,6 +39,8 @@ pub struct Source {
     pub disk: Arc<dyn Disk>,
     /// What opens sealed files.
     pub sealing: Sealing,
+    /// Where segments are read from that lie in an object store; without it they are passed over, and counted.
+    pub tier: Option<Tier>,
 }
 
 /// A shard's folder.
@@ -67,6 +70,17 @@ impl ShardFolder {
     }
 }
 
+/// Segments of a shard that lie in an object store.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Away {
+    /// How many.
+    pub segments: u64,
+    /// Bytes of their objects.
+    pub bytes: u64,
+    /// Whether they were read.
+    pub read: bool,
+}
+
 /// How far a look has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
@@ -87,6 +101,17 @@ pub enum InspectError {
     /// Its checkpoints cannot.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointOpenError),
+    /// Frames are sealed, and the key was not given.
+    #[error("{path}: {what}", path = path.display())]
+    Sealed {
+        /// The file.
+        path: PathBuf,
+        /// Which key.
+        what: String,
+    },
+    /// The object store does not answer as it should.
+    #[error(transparent)]
+    Tier(#[from] Unreached),
     /// The state that the checkpoint and the journal give cannot be made.
     #[error("{path}: {what}", path = path.display())]
     State {

@@ -104,6 +104,7 @@ pub fn repair(
     let _lock = take_lock(&*source.disk, dir)?;
     let mut work = Work {
         source,
+        folder,
         dir,
         consent,
         mended: Mended::default(),
@@ -118,6 +119,7 @@ pub fn repair(
 
 struct Work<'a> {
     source: &'a Source,
+    folder: &'a ShardFolder,
     dir: &'a Path,
     consent: Consent,
     mended: Mended,
@@ -170,7 +172,7 @@ impl Work<'_> {
         let standing = newest.and_then(|newest| newest.standing);
         let covered = standing.map_or(0, |standing| standing.id.index.0 + 1);
         let mut findings = Findings::default();
-        let survey = Survey::of(self.source, self.dir, covered, &mut findings)?;
+        let survey = Survey::of(self.source, self.folder, covered, &mut findings)?;
         Ok((survey, findings, covered))
     }
 
@@ -192,7 +194,11 @@ impl Work<'_> {
             }
         }
         let (survey, findings, _) = self.survey()?;
-        let copies = [FindingKind::MetaCopy, FindingKind::ReleasedCopy];
+        let copies = [
+            FindingKind::MetaCopy,
+            FindingKind::ReleasedCopy,
+            FindingKind::TieredCopy,
+        ];
         let rotten = findings.list.iter();
         for finding in rotten.filter(|finding| copies.contains(&finding.kind)) {
             let what = "written again from the copy that is sound";

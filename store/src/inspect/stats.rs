@@ -4,7 +4,7 @@
 
 use super::dump::{DumpFrom, Dumped, dump};
 use super::state::State;
-use super::{InspectError, Progress, ShardFolder, Source};
+use super::{Away, InspectError, Progress, ShardFolder, Source};
 use crate::checkpoint::survey::{Newest, survey as survey_checkpoints};
 use crate::finding::Findings;
 use crate::journal::FrameKind;
@@ -27,8 +27,10 @@ pub struct KindCount {
 /// A shard in numbers.
 #[derive(Debug, Default, Clone)]
 pub struct Stats {
-    /// Segments.
+    /// Segments on the disk.
     pub segments: u64,
+    /// Segments in an object store.
+    pub away: Away,
     /// Lengths of their files, in bytes.
     pub file_bytes: u64,
     /// Bytes allocated for them on the disk.
@@ -89,7 +91,8 @@ pub fn stats(
     (stats.runs, stats.run_bytes) = (surveyed.runs, surveyed.run_bytes);
     stats.index_blocks = surveyed.index_blocks;
     let covered_end = stats.checkpoint.map_or(0, |index| index.0 + 1);
-    let mut survey = Survey::of(source, dir, covered_end, findings)?;
+    let mut survey = Survey::of(source, folder, covered_end, findings)?;
+    stats.away = survey.away();
     let room = survey.room().map_err(io)?;
     stats.take_room(room);
     stats.folder_bytes = source.disk.used_bytes(dir).map_err(io)?;
@@ -104,7 +107,7 @@ pub fn stats(
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
-    });
+    })?;
     if let Some(what) = failed {
         let path = dir.clone();
         return Err(InspectError::State { path, what });

@@ -9,6 +9,7 @@ use super::meta::MetaFile;
 use super::recovery::{Told, recover};
 use super::released::{RELEASED_NAME, Released};
 use super::table::{SideTable, table_path};
+use super::tiered::Catalogue;
 use crate::disk::{Disk, DiskFile, write_all_at};
 use crate::seal::Sealing;
 use anabranch_core::id::Position;
@@ -124,8 +125,11 @@ pub(crate) fn renew_released(
 /// Writes both copies again of the files that are there twice, from the one that is sound.
 pub(crate) fn renew_copies(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     MetaFile::open(disk, dir)?;
-    match Released::read(disk, dir)? {
-        Some(released) => released.write(disk, dir),
+    if let Some(released) = Released::read(disk, dir)? {
+        released.write(disk, dir)?;
+    }
+    match Catalogue::read(disk, dir)? {
+        Some(catalogue) => catalogue.write(disk, dir),
         None => Ok(()),
     }
 }

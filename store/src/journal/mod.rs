@@ -38,6 +38,7 @@ mod table;
 mod tail;
 mod tiered;
 mod tiering;
+mod unreadable;
 mod walks;
 mod window;
 mod writer;
@@ -67,6 +68,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tail::Tail;
 use tiered::Catalogue;
+use unreadable::Unreadable;
 use writer::{Op, Writer, WriterStart};
 
 /// How a journal is kept.
@@ -119,6 +121,7 @@ struct Inner {
     /// Packed frames that were opened last.
     opened: Opened,
     folder: Option<Arc<Folder>>,
+    unreadable: Unreadable,
     running: Mutex<Option<Running>>,
 }
 
@@ -209,6 +212,7 @@ impl Journal {
                 shared,
                 opened: Opened::default(),
                 folder,
+                unreadable: Unreadable::default(),
                 running: Mutex::new(Some(running)),
             }),
         })

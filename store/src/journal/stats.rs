@@ -21,6 +21,7 @@ pub(crate) struct Health {
     read_memory: AtomicU64,
     read_mapped: AtomicU64,
     read_file: AtomicU64,
+    unreadable: AtomicU64,
     mapped: Arc<AtomicU64>,
 }
 
@@ -45,6 +46,8 @@ pub struct JournalStats {
     pub read_mapped_bytes: u64,
     /// Bytes of them read from files.
     pub read_file_bytes: u64,
+    /// Messages that could not be read, each time that it was tried.
+    pub unreadable: u64,
     /// Bytes of segments that are mapped now.
     pub mapped_bytes: u64,
 }
@@ -116,6 +119,10 @@ impl Health {
         self.read_file.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_unreadable(&self) {
+        self.unreadable.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Bytes of segments that are mapped.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
@@ -137,6 +144,7 @@ impl Health {
             read_memory_bytes: self.read_memory.load(Ordering::Relaxed),
             read_mapped_bytes: self.read_mapped.load(Ordering::Relaxed),
             read_file_bytes: self.read_file.load(Ordering::Relaxed),
+            unreadable: self.unreadable.load(Ordering::Relaxed),
             mapped_bytes: self.mapped_bytes(),
         }
     }

@@ -18,7 +18,8 @@ use super::segment::{Segment, SegmentHeader};
 use super::table::{SideTable, look_at_table, table_path};
 use crate::disk::Disk;
 use crate::finding::Findings;
-use crate::inspect::Source;
+use crate::inspect::{Away, ShardFolder, Source};
+use crate::tier::{ObjectFile, Unreached, Verdict};
 use anabranch_core::id::{LogIndex, Position};
 use bytes::Bytes;
 use std::io;
@@ -53,6 +54,8 @@ struct Surveyed {
     header: SegmentHeader,
     segment: Segment,
     part: Option<Part>,
+    /// When it lies in the object store and is to be read.
+    object: Option<Arc<ObjectFile>>,
 }
 
 /// What of a frame lives.
@@ -66,8 +69,10 @@ pub(crate) enum Lives {
 
 /// A frame that was read.
 pub(crate) struct Seen<'a> {
-    /// Its segment's file.
+    /// Its segment's file, or its object.
     pub(crate) path: &'a Path,
+    /// It lies in the object store.
+    pub(crate) is_away: bool,
     /// Offset of its envelope there.
     pub(crate) offset: u64,
     /// First byte after it.
@@ -116,17 +121,18 @@ impl Survey {
     /// tells what is wrong. An error when the folder cannot be listed.
     pub(crate) fn of(
         source: &Source,
-        dir: &Path,
+        folder: &ShardFolder,
         covered: u64,
         findings: &mut Findings,
     ) -> Result<Survey, OpenError> {
+        let dir = &folder.dir;
         let Found {
             segments,
             tables,
             gaps,
             broken_at,
             next_index,
-        } = walk::walk(source, dir, covered, findings)?;
+        } = walk::walk(source, folder, covered, findings)?;
         Ok(Survey {
             disk: source.disk.clone(),
             dir: dir.to_owned(),
@@ -165,9 +171,11 @@ impl Survey {
         let mut room = Room::default();
         for one in &self.segments {
             let Some(part) = &one.part else { continue };
-            room.segments += 1;
-            room.file_bytes += one.header.capacity_bytes;
-            room.allocated_bytes += part.file.allocated_bytes()?;
+            if one.segment.object().is_none() {
+                room.segments += 1;
+                room.file_bytes += one.header.capacity_bytes;
+                room.allocated_bytes += part.file.allocated_bytes()?;
+            }
             room.logical_bytes += one.segment.table().len;
             let given_back = one.segment.given_back().iter();
             room.given_back_bytes += given_back
@@ -185,67 +193,128 @@ impl Survey {
         ends.sum()
     }
 
-    /// Reads every frame from log index `from` on of which something lives, in order.
+    /// What of it lies in the object store.
+    pub(crate) fn away(&self) -> Away {
+        let mut away = Away::default();
+        for one in &self.segments {
+            if let Some(object) = one.segment.object() {
+                away.segments += 1;
+                away.bytes += object.len;
+                away.read = one.object.is_some();
+            }
+        }
+        away
+    }
+
+    /// Reads every frame from log index `from` on of which something lives, in order. Of an object that is not what was
+    /// sent one frame at least is told as unreadable.
     pub(crate) fn each_frame(
         &mut self,
         from: LogIndex,
         visit: &mut dyn FnMut(Seen<'_>) -> ControlFlow<()>,
-    ) {
+    ) -> Result<(), Unreached> {
         for nth in 0..self.segments.len() {
-            if self.segments[nth].segment.object().is_some() {
-                // It was verified when it was sent to the object store.
+            let mut rotten = 0;
+            let mut counted = |seen: Seen<'_>| {
+                rotten += u64::from(seen.read.is_err());
+                visit(seen)
+            };
+            let object = match (
+                self.segments[nth].segment.object(),
+                self.segments[nth].object.clone(),
+            ) {
+                (None, _) => None,
+                // It was verified when it was sent there.
+                (Some(_), None) => continue,
+                (Some(_), Some(object)) => Some(object),
+            };
+            let Some(object) = object else {
+                if self.frames_of(nth, from, &mut counted).is_break() {
+                    return Ok(());
+                }
+                continue;
+            };
+            if self.segments[nth].segment.end_index() <= from {
                 continue;
             }
-            let mut chain = Some(self.segments[nth].header.prev_crc);
-            let count = self.segments[nth]
-                .part
-                .as_ref()
-                .map_or(0, |part| part.frames.len());
-            for frame in 0..count {
-                let one = &self.segments[nth];
-                let Some(part) = &one.part else { break };
-                let at = &part.frames[frame];
-                if at.index < from {
-                    chain = None;
-                    continue;
-                }
-                let Some(lives) = one.lives(part, at) else {
-                    chain = None;
-                    continue;
-                };
-                let mut read = one.read(at, lives);
-                if let (Ok((head, _)), Some(chain)) = (&read, chain)
-                    && head.link.prev_crc != chain
-                {
-                    read = Err("it does not link to the frame before".to_owned());
-                }
-                if read.is_err() && self.look_again(nth) {
-                    // It was given back, or is whole by now.
-                    if self.segments[nth].part.is_none() {
-                        break;
+            let verdict = match object.open()? {
+                Verdict::Sound => {
+                    let broke = self.frames_of(nth, from, &mut counted).is_break();
+                    if let Some(failure) = object.failure() {
+                        return Err(failure);
                     }
-                    chain = None;
-                    continue;
+                    if broke {
+                        return Ok(());
+                    }
+                    object.close()?
                 }
-                chain = read.as_ref().ok().map(|(head, _)| head.crc);
-                let one = &self.segments[nth];
-                let Some(at) = one.part.as_ref().map(|part| &part.frames[frame]) else {
-                    break;
-                };
-                let seen = Seen {
-                    path: &one.path,
-                    offset: at.offset,
-                    end_offset: at.end_offset,
-                    index: at.index,
-                    position: at.from,
-                    lives,
-                    read,
-                };
+                rotten => rotten,
+            };
+            let one = &self.segments[nth];
+            let first = one.part.as_ref().and_then(|part| part.frames.first());
+            if let (Verdict::Rotten(what), 0, Some(first)) = (verdict, rotten, first) {
+                let seen = one.seen(first, Lives::Partly, Err(what));
                 if visit(seen).is_break() {
-                    return;
+                    return Ok(());
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The same for one segment.
+    fn frames_of(
+        &mut self,
+        nth: usize,
+        from: LogIndex,
+        visit: &mut dyn FnMut(Seen<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut chain = Some(self.segments[nth].header.prev_crc);
+        let count = self.segments[nth]
+            .part
+            .as_ref()
+            .map_or(0, |part| part.frames.len());
+        for frame in 0..count {
+            let one = &self.segments[nth];
+            let Some(part) = &one.part else { break };
+            let at = &part.frames[frame];
+            if at.index < from {
+                chain = None;
+                continue;
+            }
+            let Some(lives) = one.lives(part, at) else {
+                chain = None;
+                continue;
+            };
+            let mut read = one.read(at, lives);
+            if one
+                .object
+                .as_ref()
+                .is_some_and(|object| object.has_failed())
+            {
+                return ControlFlow::Break(());
+            }
+            if let (Ok((head, _)), Some(chain)) = (&read, chain)
+                && head.link.prev_crc != chain
+            {
+                read = Err("it does not link to the frame before".to_owned());
+            }
+            if read.is_err() && self.look_again(nth) {
+                // It was given back, or is whole by now.
+                if self.segments[nth].part.is_none() {
+                    break;
+                }
+                chain = None;
+                continue;
+            }
+            chain = read.as_ref().ok().map(|(head, _)| head.crc);
+            let one = &self.segments[nth];
+            let Some(at) = one.part.as_ref().map(|part| &part.frames[frame]) else {
+                break;
+            };
+            visit(one.seen(at, lives, read))?;
+        }
+        ControlFlow::Continue(())
     }
 
     /// Whether a server gave something of a segment back, or released it, since it was looked at; it is known
@@ -351,6 +420,19 @@ impl Survey {
 }
 
 impl Surveyed {
+    fn seen(&self, at: &FrameAt, lives: Lives, read: Result<(Head, Bytes), String>) -> Seen<'_> {
+        Seen {
+            path: &self.path,
+            is_away: self.segment.object().is_some(),
+            offset: at.offset,
+            end_offset: at.end_offset,
+            index: at.index,
+            position: at.from,
+            lives,
+            read,
+        }
+    }
+
     /// Whether its frames are sealed and nobody can open them.
     fn is_locked(&self) -> bool {
         let key = self.part.as_ref().and_then(|part| part.file.key());

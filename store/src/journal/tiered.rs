@@ -17,7 +17,7 @@
 //! | 16 | 8 | identity: names the journal's folder in the object store |
 //! | 24 | 168 n | objects, ascending by position: the first 152 bytes of the segment's header, length of the object (8), its CRC-32C (4), 0 (4) |
 
-use super::files::{read_twins, replace_twins};
+use super::files::{read_twins, replace_twins, twins_differ_at};
 use super::frame::{crc32c, u32_at, u64_at};
 use super::segment::{HEADER_USED_BYTES, SegmentHeader};
 use crate::disk::Disk;
@@ -117,6 +117,11 @@ impl Catalogue {
     /// Reads the file; `None` when there is none, an error of kind `InvalidData` when neither copy is sound.
     pub(super) fn read(disk: &dyn Disk, dir: &Path) -> io::Result<Option<Self>> {
         read_twins(disk, &dir.join(TIERED_NAME), Self::decode)
+    }
+
+    /// Where the two copies of the file in `dir` begin to differ; nothing when they do not, or there is no file.
+    pub(super) fn differs_at(disk: &dyn Disk, dir: &Path) -> io::Result<Option<u64>> {
+        twins_differ_at(disk, &dir.join(TIERED_NAME), Self::decode)
     }
 
     /// Replaces the file; durable on return.

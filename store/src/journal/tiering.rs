@@ -12,7 +12,7 @@ use super::writer::Op;
 use crate::disk::DiskFile;
 use crate::tier::{Folder, Object, Tier};
 use anabranch_core::id::Position;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -121,11 +121,12 @@ impl Journal {
         self.inner.queue.push([Op::Keep(job)]);
     }
 
-    /// Segments in the object store of which something lives, ascending.
-    pub(crate) fn tiered_bases(&self) -> Vec<Position> {
+    /// Segments in the object store of which something lives.
+    pub(crate) fn tiered(&self) -> BTreeMap<Position, Object> {
         let shared = self.lock();
-        let tiered = shared.segments.iter().filter(|one| one.object().is_some());
-        tiered.map(|one| one.base).collect()
+        let segments = shared.segments.iter();
+        let tiered = segments.filter_map(|one| Some((one.base, one.object()?)));
+        tiered.collect()
     }
 
     /// Where its segments lie.

@@ -58,12 +58,12 @@ impl Bodies<Position> for JournalBodies {
         let message = match record.map(read_message) {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => {
-                tracing::error!(position = place.0, %error, "a message in the journal is damaged");
+                self.journal.is_unreadable(*place, &error);
                 return Fetched::Lost;
             }
             Err(error) if error.is_away() => return Fetched::Later,
             Err(error) => {
-                tracing::error!(position = place.0, %error, "a message cannot be read");
+                self.journal.is_unreadable(*place, &error);
                 return Fetched::Lost;
             }
         };

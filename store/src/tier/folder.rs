@@ -33,6 +33,11 @@ pub(crate) struct Folder {
     moving: Mutex<Option<AbortHandle>>,
 }
 
+/// The name of a journal's folder below the tier's prefix.
+pub(super) fn name_of(identity: u64, shard: &str) -> String {
+    format!("{identity:016x}/{shard}")
+}
+
 impl fmt::Debug for Folder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Folder")
@@ -47,7 +52,7 @@ impl Folder {
             inner,
             number,
             identity,
-            name: format!("{identity:016x}/{shard}"),
+            name: name_of(identity, shard),
             doomed: Mutex::default(),
             look: Notify::new(),
             wake: OnceLock::new(),
@@ -63,6 +68,16 @@ impl Folder {
     /// Its name below the tier's prefix.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where it is, for people.
+    pub(super) fn address(&self) -> String {
+        self.inner.objects.folder_address(&self.name)
+    }
+
+    /// Where the object of a segment is, for people.
+    pub(crate) fn object_address(&self, base: Position) -> String {
+        self.inner.objects.address(&self.name, base)
     }
 
     /// Sealed bytes that stay on the journal's disk.

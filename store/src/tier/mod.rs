@@ -3,7 +3,7 @@
 //! Owns: the connection to the object store, a thread with a runtime for all that is asked of it, the cache of
 //! ranges read back, what is counted. Never blocks a shard's thread: what is not in the cache is asked for and
 //! comes later. Never decides that a segment is dead. Read next: [`objects`] (names, upload, verification),
-//! [`ranges`] (the cache), [`folder`] (one journal's part), [`mover`] (what goes there, and what leaves),
+//! [`ranges`] (the cache), [`folder`] (one journal's part), [`mover`] (what goes there, and what leaves), [`look`] (for tools),
 //! [`crate::journal`] for the list of what lies there.
 //!
 //! An object is the bytes of a segment's file up to the end of its last frame, as they are (also when they are
@@ -11,6 +11,7 @@
 
 mod file;
 mod folder;
+mod look;
 mod mover;
 mod objects;
 mod options;
@@ -19,6 +20,8 @@ mod reader;
 mod stats;
 
 pub(crate) use folder::Folder;
+pub use look::Unreached;
+pub(crate) use look::{ObjectFile, Verdict};
 pub(crate) use objects::Object;
 pub use options::{TierError, TierOptions};
 pub use stats::TierStats;

@@ -55,19 +55,37 @@ pub(super) async fn run(inner: Arc<Inner>, folder: Arc<Folder>, journal: Journal
     }
 }
 
-/// Removes objects that a crash left without a note: they were sent, or were to be removed.
+/// Removes objects that a crash left without a note: they were sent, or were to be removed. And says which are not
+/// there, or not whole, though they are noted; when that are all of them nothing is sent to the wrong place.
 async fn sweep(
     inner: &Inner,
     folder: &Folder,
     journal: &Journal,
     began_at: Position,
 ) -> Result<(), ObjectError> {
-    let noted = journal.tiered_bases();
+    let noted = journal.tiered();
     let found = inner.objects.list(folder.name()).await?;
+    if !noted.is_empty() && !noted.keys().any(|base| found.contains_key(base)) {
+        return Err(ObjectError::Elsewhere {
+            objects: noted.len(),
+            folder: folder.address(),
+        });
+    }
     inner.counters.answered();
+    for (base, object) in &noted {
+        let has = found.get(base).copied();
+        if has != Some(object.len) {
+            tracing::error!(
+                object = folder.object_address(*base),
+                has,
+                len = object.len,
+                "a segment in the object store is not there as it was sent: put it back from a copy"
+            );
+        }
+    }
     // What lies behind the end is of another copy of the folder: somebody restored an old one.
-    for base in found.into_iter().filter(|base| *base < began_at) {
-        if noted.binary_search(&base).is_err() && !folder.doomed().contains(&base) {
+    for base in found.into_keys().filter(|base| *base < began_at) {
+        if !noted.contains_key(&base) && !folder.doomed().contains(&base) {
             inner.objects.delete(folder.name(), base).await?;
             inner.counters.removed();
         }

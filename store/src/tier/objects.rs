@@ -13,6 +13,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Name;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes read and sent at a time; an object that is not larger goes in one piece.
-const PART_BYTES: u64 = 8 << 20;
+pub(super) const PART_BYTES: u64 = 8 << 20;
 /// A request that was cut off is sent again so many times at once; after that it counts as failed.
 const RETRIES: usize = 2;
 const RETRY_FOR: Duration = Duration::from_secs(10);
@@ -49,6 +50,26 @@ pub(super) enum ObjectError {
     /// The segment's own file cannot be read.
     #[error("reading the segment: {0}")]
     Disk(#[from] io::Error),
+    /// It has less bytes than were sent.
+    #[error("the object {name} was cut short: it has {has} of {len} bytes")]
+    CutShort {
+        /// Its name.
+        name: String,
+        /// Its length in bytes.
+        has: u64,
+        /// The length that it should have.
+        len: u64,
+    },
+    /// Nothing of what was sent is there.
+    #[error(
+        "none of the {objects} objects that were sent to {folder} is there: is another disk mounted, or another bucket named?"
+    )]
+    Elsewhere {
+        /// How many there should be.
+        objects: usize,
+        /// Where.
+        folder: String,
+    },
     /// What is read back is not what was sent.
     #[error("the object {name} holds other bytes than were sent")]
     Differs {
@@ -109,6 +130,16 @@ impl Objects {
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         if bucket.is_empty() {
             return Err(bad());
+        }
+        let endpoint = options.endpoint.as_str();
+        let is_http = endpoint.starts_with("http://");
+        if !(endpoint.is_empty() || is_http || endpoint.starts_with("https://")) {
+            let why = format!("endpoint must be https://host:port, not `{endpoint}`");
+            return Err(TierError::Settings(why));
+        }
+        if is_http && !options.allow_http {
+            let why = "endpoint is spoken to without TLS: that needs allow_http = true";
+            return Err(TierError::Settings(why.to_owned()));
         }
         // The one library for TLS here; whoever installed one before keeps it.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -231,21 +262,53 @@ impl Objects {
         }
     }
 
-    /// Bytes of an object.
+    /// Bytes of an object that should have `len` of them.
     pub(super) async fn get(
         &self,
         folder: &str,
         base: Position,
         range: Range<u64>,
+        len: u64,
     ) -> Result<Bytes, ObjectError> {
         let name = self.name(folder, base);
         let wanted = range.end - range.start;
-        let bytes = self.store.get_range(&name, range).await?;
-        match bytes.len() as u64 == wanted {
-            true => Ok(bytes),
-            false => Err(ObjectError::Differs {
-                name: name.to_string(),
-            }),
+        let asked = self.store.get_range(&name, range.clone()).await;
+        let is_all = |bytes: &Bytes| bytes.len() as u64 == wanted;
+        if asked.as_ref().is_ok_and(is_all) {
+            return Ok(asked?);
+        }
+        self.check_root().await?;
+        // Stores answer in many ways when there are less bytes than were asked for.
+        let has = self.store.head(&name).await?.size;
+        let name = name.to_string();
+        if has < range.end {
+            return Err(ObjectError::CutShort { name, has, len });
+        }
+        asked?;
+        Err(ObjectError::Differs { name })
+    }
+
+    /// Where the objects of a folder are, for people.
+    pub(super) fn folder_address(&self, folder: &str) -> String {
+        format!("{}/{folder}", self.url.trim_end_matches('/'))
+    }
+
+    /// Where an object is, for people.
+    pub(super) fn address(&self, folder: &str, base: Position) -> String {
+        format!("{}/{:020}{SUFFIX}", self.folder_address(folder), base.0)
+    }
+
+    /// The length of an object in bytes; `None` when it is not there. When its folder is not either, nobody knows.
+    pub(super) async fn length(
+        &self,
+        folder: &str,
+        base: Position,
+    ) -> Result<Option<u64>, ObjectError> {
+        self.check_root().await?;
+        match self.store.head(&self.name(folder, base)).await {
+            Ok(found) => Ok(Some(found.size)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -258,17 +321,18 @@ impl Objects {
         }
     }
 
-    /// The segments of which there are objects.
-    pub(super) async fn list(&self, folder: &str) -> Result<Vec<Position>, ObjectError> {
+    /// The segments of which there are objects, and their lengths in bytes.
+    pub(super) async fn list(&self, folder: &str) -> Result<BTreeMap<Position, u64>, ObjectError> {
         self.check_root().await?;
         let folder = self.folder(folder);
         let found: Vec<_> = self.store.list(Some(&folder)).try_collect().await?;
-        let bases = found.iter().filter_map(|one| {
+        let objects = found.iter().filter_map(|one| {
             let digits = one.location.filename()?.strip_suffix(SUFFIX)?;
             let is_ours = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-            is_ours.then(|| digits.parse().ok().map(Position))?
+            let base = digits.parse().ok().filter(|_| is_ours)?;
+            Some((Position(base), one.size))
         });
-        Ok(bases.collect())
+        Ok(objects.collect())
     }
 }
 

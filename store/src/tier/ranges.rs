@@ -134,6 +134,9 @@ impl Ranges {
         let keys = (offset / RANGE_BYTES..=(end - 1) / RANGE_BYTES).map(|nth| Key { object, nth });
         let keys: Vec<Key> = keys.collect();
         let mut state = self.lock();
+        if state.has_lost(&keys, end) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let mut missing = 0;
         for key in &keys {
             if state.touch(*key) {
@@ -203,17 +206,18 @@ impl Ranges {
         })
     }
 
-    /// What a job asked for is here.
+    /// What a job asked for is here: all of it, or what the object still has.
     pub(super) fn arrived(&self, job: &Job, bytes: &Bytes) {
         let mut state = self.lock();
         state.failures.remove(&job.object);
         let since = Instant::now();
         for key in &job.keys {
             let range = key.bytes();
-            let inside = |at: u64| (at - job.bytes.start) as usize;
+            let inside = |at: u64| bytes.len().min((at - job.bytes.start) as usize);
             // Not a slice: the others of the job must not keep it in memory.
             let part = Bytes::copy_from_slice(&bytes[inside(range.start)..inside(range.end)]);
             state.known.remove(key);
+            state.bytes -= key.len() - part.len() as u64;
             state.tick += 1;
             let tick = state.tick;
             state.by_age.insert(tick, *key);
@@ -268,6 +272,15 @@ impl Ranges {
 }
 
 impl State {
+    /// Whether bytes before `end` are known to be lost: the object was cut short.
+    fn has_lost(&self, keys: &[Key], end: u64) -> bool {
+        keys.iter().any(|key| {
+            let wanted = end.min(key.bytes().end);
+            let held = self.held.get(key);
+            held.is_some_and(|held| key.bytes().start + (held.bytes.len() as u64) < wanted)
+        })
+    }
+
     /// Whether it is here; then it is the one used last.
     fn touch(&mut self, key: Key) -> bool {
         self.tick += 1;
@@ -410,6 +423,28 @@ mod tests {
             answer(&ranges, &job);
         }
         read(&ranges, 0, len).unwrap();
+    }
+
+    #[test]
+    fn what_an_object_has_lost_is_told_and_the_rest_is_read() {
+        let ranges = Ranges::new(64 << 20);
+        let cut = 3 * RANGE_BYTES + 100;
+        assert!(is_away(read(
+            &ranges,
+            2 * RANGE_BYTES,
+            3 * RANGE_BYTES as usize
+        )));
+        let job = ranges.next_job().unwrap();
+        let there: Vec<u8> = (job.bytes.start..cut).map(byte_at).collect();
+        ranges.arrived(&job, &there.into());
+        assert_eq!(ranges.counts().bytes, RANGE_BYTES + 100);
+        read(&ranges, cut - 10, 10).unwrap();
+        for offset in [cut - 9, cut, cut + RANGE_BYTES] {
+            let lost = read(&ranges, offset, 10).unwrap_err();
+            assert_eq!(lost.kind(), io::ErrorKind::UnexpectedEof, "{offset}");
+        }
+        ranges.forget(OBJECT.folder, OBJECT.base);
+        assert_eq!(ranges.counts().bytes, 0);
     }
 
     #[test]

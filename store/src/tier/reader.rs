@@ -1,11 +1,14 @@
 //! Reading ranges back.
 //!
 //! Owns: asking for what is wanted, a few requests at a time, and telling journals when something has come or may be
-//! asked for again. Never gives up: what failed rests, longer each time. Read next: [`super::ranges`].
+//! asked for again. What failed rests, longer each time; only what an object has lost, because it was cut short, is given
+//! up: those who read that are told. Read next: [`super::ranges`].
 
+use super::objects::ObjectError;
 use super::ranges::Job;
 use super::{Inner, back_off};
 use anabranch_core::id::Position;
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -45,11 +48,17 @@ pub(super) async fn serve(inner: Arc<Inner>) {
 /// Asks for one job's ranges; says how long they rest when they did not come.
 async fn fetch(inner: &Inner, job: &Job) -> Option<Duration> {
     let folder = inner.folder_numbered(job.object.folder)?;
-    let base = Position(job.object.base);
-    let asked = inner
-        .objects
-        .get(folder.name(), base, job.bytes.clone())
-        .await;
+    let (base, len) = (Position(job.object.base), job.object.len);
+    let get = |range| inner.objects.get(folder.name(), base, range, len);
+    let mut asked = get(job.bytes.clone()).await;
+    if let Err(ObjectError::CutShort { has, .. }) = asked {
+        // What it still has is read.
+        let there = job.bytes.start..has.min(job.bytes.end);
+        asked = match there.is_empty() {
+            true => Ok(Bytes::new()),
+            false => get(there).await,
+        };
+    }
     match asked {
         Ok(bytes) => {
             inner.counters.read(bytes.len() as u64);

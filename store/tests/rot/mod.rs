@@ -80,6 +80,7 @@ pub fn look(disk: &SimDisk, known: &Known<'_>) -> (bool, Checked) {
     let source = Source {
         disk: Arc::new(disk.clone()),
         sealing: packing::of(known.seed, known.life).sealing,
+        tier: None,
     };
     let folder = ShardFolder {
         name: "shard-1".to_owned(),

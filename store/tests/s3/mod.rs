@@ -2,6 +2,7 @@
 //!
 //! It knows objects by path (`/bucket/key`), ranges, uploads in parts, lists in pages, single removals. One bucket.
 
+use anabranch_store::tier::TierOptions;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -48,6 +49,7 @@ impl S3 {
     }
 
     /// Parts of larger objects that came so far.
+    #[allow(dead_code, reason = "not every test file uses all of it")]
     pub fn parts_sent(&self) -> usize {
         let told = self.shared.requests.lock().unwrap();
         told.iter()
@@ -63,6 +65,19 @@ impl S3 {
             .keys()
             .cloned()
             .collect()
+    }
+}
+
+/// A tier in the bucket that keeps nothing on the disk.
+pub fn bucket(s3: &S3) -> TierOptions {
+    TierOptions {
+        url: format!("s3://{}/some/where", BUCKET),
+        endpoint: format!("http://{}", s3.address),
+        access_key_id: KEY_ID.to_owned(),
+        secret_access_key: SECRET.to_owned(),
+        allow_http: true,
+        local_bytes: 0,
+        ..TierOptions::default()
     }
 }
 
@@ -155,6 +170,10 @@ fn get(method: &Method, headers: &HeaderMap, object: Bytes) -> Response {
         None => object,
         Some((from, to)) => {
             let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
+            if from >= object.len() {
+                return refuse(StatusCode::RANGE_NOT_SATISFIABLE, "InvalidRange");
+            }
+            let to = to.min(object.len() - 1);
             let told = format!("bytes {from}-{to}/{}", object.len());
             answer = answer
                 .status(StatusCode::PARTIAL_CONTENT)

@@ -6,13 +6,13 @@
 use std::ops::ControlFlow;
 
 use anabranch_core::record::Record;
-use anabranch_store::inspect::{DumpFrom, Dumped, ShardFolder, Source, dump};
+use anabranch_store::inspect::{DumpFrom, Dumped, InspectError, ShardFolder, Source, dump};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::super::output;
-use super::{CouldNot, Ended, Format};
+use super::{CouldNot, Ended, Format, KEYS_NEEDED, print_away};
 
 /// Bytes of a field that a line of text shows.
 const TEXT_MAX: usize = 200;
@@ -48,7 +48,12 @@ impl Lines<'_> {
             });
             ControlFlow::Continue(())
         });
-        dumped.map_err(|error| error.to_string())?;
+        let away = dumped.map_err(|error| match error {
+            InspectError::Sealed { .. } => format!("{error}; {KEYS_NEEDED}"),
+            other => other.to_string(),
+        })?;
+        // Not among the records, which a program may read.
+        print_away(folder, &away, |line| eprintln!("{line}"));
         Ok(if damaged { Ended::Defects } else { Ended::Fine })
     }
 

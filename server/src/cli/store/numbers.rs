@@ -9,7 +9,7 @@ use anabranch_store::inspect::{ShardFolder, Source, Stats, stats};
 use serde_json::{Value, json};
 
 use super::super::output;
-use super::{CouldNot, Ended, Format, LookFlags, bytes, progress};
+use super::{CouldNot, Ended, Format, LookFlags, bytes, print_away, progress};
 
 pub(super) fn print_stats(
     source: &Source,
@@ -67,6 +67,9 @@ fn stats_json(
     json!({
         "shard": folder.name,
         "segments": numbers.segments,
+        "tier_segments": numbers.away.segments,
+        "tier_bytes": numbers.away.bytes,
+        "tier_read": numbers.away.read,
         "file_bytes": numbers.file_bytes,
         "allocated_bytes": numbers.allocated_bytes,
         "logical_bytes": numbers.logical_bytes,
@@ -102,6 +105,7 @@ fn print_numbers(folder: &ShardFolder, numbers: &Stats, value: &Value) {
         bytes(numbers.logical_bytes),
         bytes(numbers.given_back_bytes),
     ));
+    print_away(folder, &numbers.away, output::line);
     let shown = |field: &str| match &value[field] {
         Value::Null => "none".to_owned(),
         other => other.to_string(),

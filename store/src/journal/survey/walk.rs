@@ -5,7 +5,7 @@
 use super::Surveyed;
 use crate::disk::{Disk, DiskFile};
 use crate::finding::{FindingKind, Findings};
-use crate::inspect::Source;
+use crate::inspect::{ShardFolder, Source};
 use crate::journal::error::OpenError;
 use crate::journal::evidence::{proof_of_sync, search};
 use crate::journal::inventory::{Inventory, SegmentAt};
@@ -16,7 +16,9 @@ use crate::journal::released::{RELEASED_NAME, Released};
 use crate::journal::segment::{SegmentHeader, filled, segment_path};
 use crate::journal::table::{SideTable, look_at_table, table_path};
 use crate::journal::tiered::{Catalogue, TIERED_NAME, Tiered};
+use crate::tier::{Object, ObjectFile};
 use anabranch_core::id::{LogIndex, Position};
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,11 +58,11 @@ pub(super) struct Found {
 /// See [`Survey::of`](super::Survey::of).
 pub(super) fn walk(
     source: &Source,
-    dir: &Path,
+    folder: &ShardFolder,
     covered: u64,
     findings: &mut Findings,
 ) -> Result<Found, OpenError> {
-    let disk = &source.disk;
+    let (disk, dir) = (&source.disk, &*folder.dir);
     // Read before the segments: what it says was synced is there.
     let meta = look_at_meta(&**disk, dir, findings)?;
     let names = disk.list(dir).map_err(OpenError::io(dir))?;
@@ -83,6 +85,7 @@ pub(super) fn walk(
         findings,
         expect: None,
         done: Vec::new(),
+        objects: BTreeMap::new(),
         tables: Vec::new(),
         gaps: Vec::new(),
         broken_at: None,
@@ -100,7 +103,11 @@ pub(super) fn walk(
         let listed = inventory.tiered.as_ref().and_then(|list| list.get(*base));
         opened.extend(match listed {
             Some(Tiered { header, object }) => {
-                Some(SegmentAt::away(dir, *header, Arc::new(Away), *object))
+                let identity = inventory.tiered.as_ref().map_or(0, |list| list.identity);
+                let tier = source.tier.as_ref();
+                let file =
+                    tier.map(|tier| Arc::new(tier.look_at(identity, &folder.name, *base, *object)));
+                Some(walk.away(*header, *object, file))
             }
             None => walk.open(*base)?,
         });
@@ -130,6 +137,8 @@ struct Walk<'a> {
     findings: &'a mut Findings,
     expect: Option<Expect>,
     done: Vec<Surveyed>,
+    /// Objects that are to be read.
+    objects: BTreeMap<Position, Arc<ObjectFile>>,
     tables: Vec<SideTable>,
     gaps: Vec<(Position, Position)>,
     broken_at: Option<(PathBuf, u64, LogIndex)>,
@@ -142,6 +151,30 @@ impl Walk<'_> {
     fn is_gone(&self, base: Position) -> bool {
         let released = Released::read(&**self.disk, self.dir).ok().flatten();
         released.is_some_and(|list| list.contains(base))
+    }
+
+    /// One that lies in the object store, and its object when that is to be read.
+    fn away(
+        &mut self,
+        header: SegmentHeader,
+        object: Object,
+        file: Option<Arc<ObjectFile>>,
+    ) -> SegmentAt {
+        let Some(file) = file else {
+            return SegmentAt::away(self.dir, header, Arc::new(Away), object);
+        };
+        let mut one = SegmentAt::away(self.dir, header, file.clone(), object);
+        one.path = PathBuf::from(file.address());
+        self.objects.insert(header.base, file);
+        match header.open_key(&self.told.sealing) {
+            Ok(key) => one.key = key,
+            Err(error) => {
+                let what = format!("its frames are sealed: {error}");
+                let path = one.path.clone();
+                self.findings.add(FindingKind::Sealed, path, Some(0), what);
+            }
+        }
+        one
     }
 
     fn open(&mut self, base: Position) -> Result<Option<SegmentAt>, OpenError> {
@@ -205,6 +238,7 @@ impl Walk<'_> {
             }
             let part = Part::of(&this.segment, LogIndex(u64::MAX));
             self.done.push(Surveyed {
+                object: self.objects.remove(&this.header.base),
                 path: this.path,
                 header: this.header,
                 segment: this.segment,
@@ -463,16 +497,16 @@ fn look_at_tiered(
     findings: &mut Findings,
 ) -> Result<Option<Catalogue>, OpenError> {
     let path = dir.join(TIERED_NAME);
-    match Catalogue::read(disk, dir) {
+    let catalogue = match Catalogue::read(disk, dir) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            findings.add(
-                FindingKind::Tiered,
-                path,
-                Some(0),
-                "its checksum does not match",
-            );
-            Ok(None)
+            findings.add(FindingKind::Tiered, path, Some(0), "neither copy is sound");
+            return Ok(None);
         }
-        read => read.map_err(OpenError::io(path)),
+        read => read.map_err(OpenError::io(&path))?,
+    };
+    if let Some(at) = Catalogue::differs_at(disk, dir).map_err(OpenError::io(&path))? {
+        let what = "one of the two copies is not sound";
+        findings.add(FindingKind::TieredCopy, path, Some(at), what);
     }
+    Ok(catalogue)
 }
