@@ -669,6 +669,50 @@ fn a_wrong_configuration_is_a_wrong_command_line() {
     assert_eq!(node::run(&["config", "check", "--dev"], &[]).code, DONE);
 }
 
+/// What the store needs can be looked at without a server that asks for it.
+#[test]
+fn keys_and_object_store_are_checked_with_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    let line = |name: &str| format!("{name}:{}A=\n", "B".repeat(42));
+    let path = keys.display().to_string();
+    let missing = folder.path().join("none").display().to_string();
+    const FILE: &str = "ANABRANCH_STORE__ENCRYPTION__KEY_FILE";
+    let url = ("ANABRANCH_STORE__TIER__URL", "s3://bucket");
+    let check = |variables: &[(&str, &str)]| node::run(&["config", "check"], variables);
+    std::fs::write(&keys, line("first") + &line("second")).unwrap();
+    let sound = check(&[(FILE, &path), url]);
+    assert_eq!(sound.code, DONE, "{}", sound.output());
+    for (text, word) in [
+        (line("first") + &line("first"), "a second time"),
+        ("first:short\n".to_owned(), "line 1"),
+    ] {
+        std::fs::write(&keys, text).unwrap();
+        let told = check(&[(FILE, &path)]);
+        assert_eq!(told.code, USAGE, "{}", told.output());
+        assert!(told.stderr.contains(word), "{}", told.stderr);
+    }
+    for (variables, word) in [
+        (vec![(FILE, missing.as_str())], missing.as_str()),
+        (
+            vec![("ANABRANCH_STORE__TIER__URL", "gs://b")],
+            "store.tier.url",
+        ),
+        (
+            vec![url, ("ANABRANCH_STORE__TIER__ENDPOINT", "http://h:9")],
+            "allow_http",
+        ),
+        (
+            vec![url, ("ANABRANCH_STORE__TIER__ACCESS_KEY_ID", "id")],
+            "secret_access_key_file",
+        ),
+    ] {
+        let told = check(&variables);
+        assert_eq!(told.code, USAGE, "{}", told.output());
+        assert!(told.stderr.contains(word), "{word}: {}", told.stderr);
+    }
+}
+
 /// An unknown key is refused and the nearest known one is named.
 #[test]
 fn unknown_keys_are_refused_with_the_nearest() {

@@ -20,7 +20,7 @@ pub enum Verb {
         #[command(flatten)]
         flags: Box<ConfigFlags>,
     },
-    /// Say whether it can be used
+    /// Say whether it can be used; nobody is asked, and no command run
     Check {
         #[command(flatten)]
         flags: Box<ConfigFlags>,
@@ -45,6 +45,7 @@ pub(super) fn run(verb: &Verb) -> Result<(), Failure> {
     let config = node::configuration(&flags.serve).map_err(unusable)?;
     let Some(sources) = show else {
         node::check(&config).map_err(unusable)?;
+        node::check_store(&config).map_err(unusable)?;
         output::done(
             flags.output,
             &json!({"usable": true}),

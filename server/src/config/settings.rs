@@ -208,6 +208,10 @@ impl TierSettings {
                 TierError::Settings(format!("secret_access_key_file {file}: {error}"))
             })?,
         };
+        if !self.access_key_id.is_empty() && secret.trim().is_empty() {
+            let why = "access_key_id is set: its secret has to stand in what secret_access_key_file names";
+            return Err(TierError::Settings(why.to_owned()));
+        }
         Tier::start(&TierOptions {
             url: self.url.clone(),
             endpoint: self.endpoint.clone(),

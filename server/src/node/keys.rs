@@ -68,6 +68,15 @@ pub(super) fn packing(config: &Config) -> Result<Packing, ConfigError> {
     })
 }
 
+/// Whether the keys can be used, as far as that can be known without running a command.
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    let encryption = &config.settings.store.encryption;
+    match encryption.key_file.as_os_str().is_empty() && !encryption.key_command.is_empty() {
+        true => Ok(()),
+        false => packing(config).map(drop),
+    }
+}
+
 fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
     let mut file = std::fs::File::open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {

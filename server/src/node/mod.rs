@@ -101,6 +101,17 @@ pub fn check(config: &Config) -> Result<gateways::Made, StartError> {
     Ok(made)
 }
 
+/// Whether the store could be opened with this configuration, as far as that can be known without asking anybody: its
+/// keys are a ring of keys, its object store is named as it must be.
+///
+/// # Errors
+/// The keys cannot be used (a command that prints them is not run), or `store.tier` does not fit.
+pub fn check_store(config: &Config) -> Result<(), StartError> {
+    keys::check(config)?;
+    config.settings.store.tier.start()?;
+    Ok(())
+}
+
 /// What opens the files of a node with this configuration: the keys that it names, if it names some.
 ///
 /// # Errors
