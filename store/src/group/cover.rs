@@ -51,7 +51,7 @@ impl<S: StateMachine> Group<S> {
     }
 
     /// Gives up what is `dead` (ascending ranges) below the frame `through`, which a checkpoint covers: nothing
-    /// that any kept checkpoint or the state refers to may lie there. See [`Journal::give_back`].
+    /// that any kept checkpoint or the state refers to may lie there. See [`crate::journal::Journal::give_back`].
     pub async fn give_back(
         &self,
         dead: &[(Position, Position)],
