@@ -453,7 +453,7 @@ fn a_filter_is_exact_and_passes_over_the_rest_in_rounds() {
     node.consume_with(c[2], only(SeekTo::Start, emea(true), 9))
         .unwrap();
     // One round looks at a share of it, and asks to be called again at once.
-    for _ in 0..20 {
+    for _ in 0..60 {
         node.pass(0);
     }
     assert_eq!(taken(&mut node, c[1]), [7, 1007, 2007]);
@@ -472,12 +472,34 @@ fn several_readers_at_one_place_take_turns_of_a_share_each() {
         node.consume_with(client, from(SeekTo::Start, 2000))
             .unwrap();
     }
-    for _ in 0..10 {
+    for _ in 0..20 {
         node.pass(0);
     }
     let all: Vec<u64> = (0..1000).collect();
     assert_eq!(taken(&mut node, c[0]), all);
     assert_eq!(taken(&mut node, c[1]), all);
+}
+
+#[test]
+fn a_share_of_large_messages_is_a_few_of_them() {
+    let (mut node, c) = node(2);
+    for _ in 0..40 {
+        let message = Message {
+            address: "s".parse().unwrap(),
+            body: Bytes::from(vec![7; 20_000]),
+            ..Message::default()
+        };
+        node.workers[0].submit(node.now, c[0].id, &mut vec![command(message)]);
+    }
+    node.settle();
+    node.consume_with(c[1], from(SeekTo::Start, 100)).unwrap();
+    let mut rounds = Vec::new();
+    while rounds.iter().sum::<usize>() < 40 {
+        node.pass(0);
+        rounds.push(node.mail(c[1]).deliveries.len());
+        assert!(rounds.len() < 40, "{rounds:?}");
+    }
+    assert!(rounds[1..].iter().all(|count| *count <= 4), "{rounds:?}");
 }
 
 /// Denies to subscribe to what stands under `secret`, and to receive from there.

@@ -21,8 +21,9 @@ use std::sync::Arc;
 
 /// The header whose value a reader may choose messages by.
 pub const FILTER_HEADER: &[u8] = b"x-stream-filter-value";
-/// Messages that one reader looks at in one round.
-const SHARE: usize = 256;
+/// Messages that one reader looks at in one round, and their cost in bytes: whoever else the shard serves waits as long.
+const SHARE: usize = 64;
+const SHARE_BYTES: u64 = 64 << 10;
 /// A reader's credit counts up to here.
 const CREDIT_MAX: u32 = 65_535;
 
@@ -127,7 +128,11 @@ impl<B: Place> Shard<B> {
         (first, end): (u64, u64),
         bodies: &mut dyn Bodies<B>,
     ) -> bool {
+        let mut bytes = 0;
         for _ in 0..SHARE {
+            if bytes >= SHARE_BYTES {
+                break;
+            }
             let Some(reader) = stream.readers.get(place).filter(|reader| reader.has_room()) else {
                 return false;
             };
@@ -149,6 +154,9 @@ impl<B: Place> Shard<B> {
                 // One that cannot be read must not hold up those behind it.
                 Some((Fetched::Lost, _)) | None => None,
             };
+            bytes += read
+                .as_ref()
+                .map_or(0, |(_, entry)| u64::from(entry.cost_bytes));
             let wanted = read.filter(|(message, entry)| self.gets(reader, entry, message));
             let Some(reader) = stream.readers.at(place) else {
                 return false;
