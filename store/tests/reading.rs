@@ -151,7 +151,10 @@ fn walks_and_jumps_read_what_was_written() {
     for index in 0..999 {
         let frame = journal.frame(LogIndex(index)).unwrap();
         assert_eq!(frame.payload, payload(index));
-        assert!(journal.stats().mapped_bytes <= 3 * SEGMENT);
+        // Unmapping is not waited for.
+        eventually("there is room for more", || {
+            journal.stats().mapped_bytes <= 3 * SEGMENT
+        });
     }
     walk(&journal, 0..999);
     for index in 0..900 {
@@ -253,7 +256,8 @@ fn bytes_that_are_held_stay_right_when_their_segments_are_used_again() {
     assert!(matches!(gone, Err(ReadError::GivenBack(_))), "{gone:?}");
     assert!(journal.stats().mapped_bytes > 0);
     drop(held);
-    assert_eq!(journal.stats().mapped_bytes, 0);
+    // What was to be done for the walk may still be on its way.
+    eventually("nothing is mapped", || journal.stats().mapped_bytes == 0);
     walk(&journal, 1000..2999);
 }
 
@@ -324,7 +328,7 @@ fn a_walk_takes_back_what_it_brought_and_nothing_else() {
     let is_cached = |nth: usize| {
         let path = &segments(dir.path())[nth];
         let file = RealDisk.open(path).unwrap();
-        let cached = file.read_ahead(0, SEGMENT / 2).unwrap();
+        let cached = file.is_cached(0, SEGMENT / 2);
         if !cached {
             file.uncache(0, SEGMENT).unwrap();
         }
@@ -343,6 +347,6 @@ fn a_walk_takes_back_what_it_brought_and_nothing_else() {
     journal.set_applied(LogIndex(999));
     uncache(dir.path());
     walk(&journal, 0..900);
-    assert!(!(1..4).any(is_cached));
+    eventually("it goes", || !(1..4).any(is_cached));
     walk(&journal, 0..900);
 }

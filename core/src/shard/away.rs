@@ -133,7 +133,7 @@ impl<B: Place> Shard<B> {
                 }
                 _ => Err(Refusal::new(
                     ErrorKind::Unavailable,
-                    "the messages lie in the object store and have not come from there yet: try again",
+                    "the messages are not at hand and have not come yet: try again",
                 )),
             };
             self.reply(from, ticket, answer);

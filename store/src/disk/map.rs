@@ -23,7 +23,11 @@ impl RealMap {
                   the folder's lock"
     )]
     pub(super) fn of(file: &File, len: usize) -> io::Result<Self> {
-        Ok(Self(unsafe { MmapOptions::new().len(len).map(file)? }))
+        let map = unsafe { MmapOptions::new().len(len).map(file)? };
+        // A page that is missing costs itself only: around a fault the system would read as much as it reads ahead,
+        // and others wait behind that.
+        map.advise(Advice::Random)?;
+        Ok(Self(map))
     }
 }
 

@@ -81,10 +81,25 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Has `len` bytes from `offset` read into the system's cache, without waiting for them. Says whether
-    /// they were there already, as far as a sample tells.
-    fn read_ahead(&self, _offset: u64, _len: u64) -> io::Result<bool> {
-        Ok(true)
+    /// Fills `buf` from `offset` bytes without waiting for the disk: says whether the bytes were in memory. Where
+    /// that cannot be told, it waits.
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.read_at(buf, offset).map(|()| true)
+    }
+
+    /// Whether `len` bytes from `offset` are in the system's cache, as far as a sample tells.
+    fn is_cached(&self, _offset: u64, _len: u64) -> bool {
+        true
+    }
+
+    /// Has `len` bytes from `offset` read into the system's cache, without waiting for them.
+    fn read_ahead(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whoever reads it says what is to be read ahead: the system adds nothing by itself.
+    fn read_as_told(&self) -> io::Result<()> {
+        Ok(())
     }
 
     /// Lets `len` bytes from `offset` leave the system's cache: they are not read again soon.

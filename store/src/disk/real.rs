@@ -7,7 +7,7 @@ use super::map::RealMap;
 use super::{BLOCK_BYTES, Disk, DiskFile, DiskLock, DiskMap, zero_range};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::fs::{fadvise, fallocate, fdatasync, flock, statvfs};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::num::NonZeroU64;
@@ -101,7 +101,7 @@ impl Disk for RealDisk {
             .mode(PRIVATE_FILE)
             .open(path)?;
         if let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if errno == rustix::io::Errno::WOULDBLOCK {
+            if errno == Errno::WOULDBLOCK {
                 let mut holder = String::new();
                 let _ = file.read_to_string(&mut holder);
                 let message = format!("held by process {}", holder.trim());
@@ -140,7 +140,7 @@ fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
     // reserve is served by the zeros alone. (Nothing cannot be reserved.)
     if len > 0 {
         match fallocate(&file, FallocateFlags::empty(), 0, len) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
@@ -161,19 +161,10 @@ fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
 struct RealFile(File);
 
 impl RealFile {
-    /// Whether `len` bytes from `offset` are in the system's cache: a few pages of them are asked for, the last
-    /// first, since what a reader before has left lies at the front.
-    fn is_cached(&self, offset: u64, len: u64) -> bool {
-        let quarter = (len / 4).max(BLOCK_BYTES);
-        let last = offset + len.saturating_sub(1);
-        let pages = (0..4).map_while(|back| last.checked_sub(back * quarter));
-        let mut pages = pages.take_while(|page| *page >= offset);
-        pages.all(|page| {
-            let mut byte = [0];
-            let mut into = [IoSliceMut::new(&mut byte)];
-            let read = rustix::io::preadv2(&self.0, &mut into, page, ReadWriteFlags::NOWAIT);
-            read == Ok(1)
-        })
+    /// Reads what of `buf` is in the system's cache; gives its length.
+    fn read_cached(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let mut into = [IoSliceMut::new(buf)];
+        rustix::io::preadv2(&self.0, &mut into, offset, ReadWriteFlags::NOWAIT)
     }
 }
 
@@ -189,7 +180,7 @@ impl DiskFile for RealFile {
                 }
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
-                Err(rustix::io::Errno::INTR) => continue,
+                Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
             offset += written as u64;
@@ -213,9 +204,7 @@ impl DiskFile for RealFile {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match fallocate(&self.0, hole, offset, len) {
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-                Err(io::ErrorKind::Unsupported.into())
-            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(io::ErrorKind::Unsupported.into()),
             done => Ok(done?),
         }
     }
@@ -231,10 +220,29 @@ impl DiskFile for RealFile {
         Ok(Some(Box::new(RealMap::of(&self.0, len)?)))
     }
 
-    fn read_ahead(&self, offset: u64, len: u64) -> io::Result<bool> {
-        if self.is_cached(offset, len) {
-            return Ok(true);
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        match self.read_cached(buf, offset) {
+            // The rest is not there, or the file is too short: who reads it from the disk is told.
+            Ok(read) => Ok(read == buf.len()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            // Not every file system can tell.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.read_at(buf, offset).map(|()| true)
+            }
+            Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// A few pages are asked for, the last first, since what a reader before has left lies at the front.
+    fn is_cached(&self, offset: u64, len: u64) -> bool {
+        let quarter = (len / 4).max(BLOCK_BYTES);
+        let last = offset + len.saturating_sub(1);
+        let pages = (0..4).map_while(|back| last.checked_sub(back * quarter));
+        let mut pages = pages.take_while(|page| *page >= offset);
+        pages.all(|page| self.read_cached(&mut [0], page) == Ok(1))
+    }
+
+    fn read_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset + len;
         let mut from = offset;
         while from < end {
@@ -242,7 +250,11 @@ impl DiskFile for RealFile {
             fadvise(&self.0, from, NonZeroU64::new(piece), Advice::WillNeed)?;
             from += piece;
         }
-        Ok(false)
+        Ok(())
+    }
+
+    fn read_as_told(&self) -> io::Result<()> {
+        Ok(fadvise(&self.0, 0, None, Advice::Random)?)
     }
 
     fn uncache(&self, offset: u64, len: u64) -> io::Result<()> {

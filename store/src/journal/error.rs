@@ -119,7 +119,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether the bytes lie in the object store and were asked for: they come later.
+    /// Whether the bytes are not at hand and were asked for: they come later.
     pub fn is_away(&self) -> bool {
         matches!(self, ReadError::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
     }

@@ -85,16 +85,26 @@ impl Mapped {
         &self.mapping.file
     }
 
-    /// Bytes of the file, unless they are not mapped or not loaded. `load`: chunks that are not are loaded, and
-    /// waited for.
-    pub(super) fn peek(&self, offset: u64, len: usize, load: bool) -> Option<&[u8]> {
+    /// Bytes of the file, unless they are not mapped or not loaded. `load` says of a chunk that is not whether it
+    /// is to be, and waited for.
+    pub(super) fn peek(
+        &self,
+        offset: u64,
+        len: usize,
+        load: impl Fn(u32) -> bool,
+    ) -> Option<&[u8]> {
         let from = usize::try_from(offset).ok()?;
         let bytes = self.bytes.get(from..from.checked_add(len)?)?;
         self.is_loaded(from, len, load).then_some(bytes)
     }
 
     /// The same, to keep.
-    pub(super) fn take(&self, offset: u64, len: usize, load: bool) -> Option<Bytes> {
+    pub(super) fn take(
+        &self,
+        offset: u64,
+        len: usize,
+        load: impl Fn(u32) -> bool,
+    ) -> Option<Bytes> {
         let bytes = self.peek(offset, len, load)?;
         Some(if len < SLICE_FROM_BYTES {
             Bytes::copy_from_slice(bytes)
@@ -103,7 +113,7 @@ impl Mapped {
         })
     }
 
-    fn is_loaded(&self, from: usize, len: usize, load: bool) -> bool {
+    fn is_loaded(&self, from: usize, len: usize, load: impl Fn(u32) -> bool) -> bool {
         if len == 0 {
             return true;
         }
@@ -115,11 +125,22 @@ impl Mapped {
             if loaded.load(Ordering::Relaxed) {
                 return true;
             }
-            if !load {
+            if !load(nth as u32) {
                 return false;
             }
             let begin = nth * chunk;
             let end = (begin + chunk).min(self.bytes.len());
+            // Page by page it would be waited for: the mapping is told to read nothing ahead.
+            if !self
+                .mapping
+                .file
+                .is_cached(begin as u64, (end - begin) as u64)
+            {
+                let _ = self
+                    .mapping
+                    .file
+                    .read_ahead(begin as u64, (end - begin) as u64);
+            }
             // What it cannot load the read from the file explains.
             let done = self.mapping.map.load(begin, end - begin).is_ok();
             if done {

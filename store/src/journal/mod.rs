@@ -3,12 +3,13 @@
 //! Owns: placement of frames, the tail in memory, reading by log index and by position, cutting and
 //! releasing. Never interprets a payload; never waits for the disk while appending. Read next:
 //! [`frame`] (the layout), [`writer`] (how bytes become durable), [`recovery`] (how they come back),
-//! [`reader`] and [`spot`] (where a read is served from),
+//! [`reader`] and [`spot`] (where a read is served from), [`ahead`] (who reads for readers),
 //! [`crate::raft`] (who appends).
 //!
 //! A **position** counts logical bytes from the journal's beginning: the logical frames one after
 //! the other, without this replica's envelopes, so it means the same on every replica.
 
+mod ahead;
 pub mod error;
 mod evidence;
 mod files;
@@ -57,6 +58,7 @@ pub use writer::Completion;
 
 use crate::disk::Disk;
 use crate::tier::Folder;
+use ahead::Ahead;
 use anabranch_core::id::{LogIndex, Position};
 use opened::Opened;
 use placement::Shared;
@@ -122,6 +124,7 @@ struct Inner {
     opened: Opened,
     folder: Option<Arc<Folder>>,
     unreadable: Unreadable,
+    ahead: Ahead,
     running: Mutex<Option<Running>>,
 }
 
@@ -200,6 +203,7 @@ impl Journal {
         });
         let running = queue::start("journal-writer", queue.clone(), writer, options.writer)
             .map_err(OpenError::io(dir))?;
+        let ahead = Ahead::new(shared.clone(), options.writer == WriterMode::Thread);
         if found.cut {
             tracing::warn!(dir = %dir.display(), next = found.next_index.0, "a torn tail was cut");
         }
@@ -213,6 +217,7 @@ impl Journal {
                 opened: Opened::default(),
                 folder,
                 unreadable: Unreadable::default(),
+                ahead,
                 running: Mutex::new(Some(running)),
             }),
         })
@@ -383,8 +388,10 @@ impl Journal {
         self.inner.queue.close();
     }
 
-    /// Waits for the writer's thread after [`Journal::close`]; returns at once for a local writer.
+    /// Waits for the writer's thread after [`Journal::close`], and for the one that reads; returns at once for a
+    /// local writer.
     pub fn join(&self) {
+        self.inner.ahead.end();
         let running = self
             .inner
             .running

@@ -1,7 +1,8 @@
 //! Reading a journal: from the bytes in memory, else from the files.
 //!
 //! Owns: which of the two serves a read, and verification of frames read from disk. Never waits for
-//! the writer: what is not in memory was written before. Read next: [`super::tail`], [`super::spot`].
+//! the writer: what is not in memory was written before; nor for the disk, for who says so. Read next: [`super::tail`],
+//! [`super::spot`].
 
 use super::Journal;
 use super::error::ReadError;
@@ -9,7 +10,7 @@ use super::frame::{ENVELOPE_BYTES, Frame, HEAD_BYTES, LOGICAL_HEADER_BYTES, deco
 use super::pack::unpack;
 use super::placement::Shared;
 use super::segment::FrameSpan;
-use super::spot::Spot;
+use super::spot::{Cold, Spot};
 use anabranch_core::id::{LogIndex, Position, Term};
 use bytes::Bytes;
 use std::io;
@@ -38,7 +39,7 @@ impl Journal {
             let place = place.and_then(|nth| Some((nth, shared.segments[nth].frame_span(index)?)));
             let (nth, span) = place.ok_or(ReadError::NoFrame(index))?;
             shared.check_there(span.from, span.to)?;
-            let spot = shared.spot(nth, &span, span.offset);
+            let spot = shared.spot(nth, &span, span.offset, Cold::Wait);
             (spot.ok_or(ReadError::NoFrame(index))?, span)
         };
         self.stored_frame(spot, &span)
@@ -83,6 +84,35 @@ impl Journal {
         prefix: usize,
         size: impl FnOnce(&[u8]) -> Option<usize>,
     ) -> Result<Bytes, ReadError> {
+        self.read_record(position, prefix, size, Cold::Wait)
+    }
+
+    /// The same for who must not wait for the disk and has said whom to call ([`Journal::on_arrival`]): bytes that
+    /// are not in memory are asked for, and the error says that they come later ([`ReadError::is_away`]).
+    pub fn fetch_sized(
+        &self,
+        position: Position,
+        prefix: usize,
+        size: impl FnOnce(&[u8]) -> Option<usize>,
+    ) -> Result<Bytes, ReadError> {
+        self.read_record(position, prefix, size, Cold::Later)
+    }
+
+    /// Whom to call when something has come that was not at hand: on another thread, or with the object store's.
+    pub fn on_arrival(&self, wake: impl Fn() + Send + Sync + Clone + 'static) {
+        if let Some(folder) = self.folder() {
+            folder.on_arrival(wake.clone());
+        }
+        self.inner.ahead.on_arrival(wake);
+    }
+
+    fn read_record(
+        &self,
+        position: Position,
+        prefix: usize,
+        size: impl FnOnce(&[u8]) -> Option<usize>,
+        cold: Cold,
+    ) -> Result<Bytes, ReadError> {
         let (mut spot, span) = {
             let mut shared = self.lock();
             if let Some(rest) = shared.tail.bytes_from(position) {
@@ -102,7 +132,7 @@ impl Journal {
             } else {
                 span.offset
             };
-            let spot = shared.spot(nth, &span, at);
+            let spot = shared.spot(nth, &span, at, cold);
             (spot.ok_or(ReadError::NoBytes(position, prefix))?, span)
         };
         if !span.is_plain() {
@@ -121,7 +151,7 @@ impl Journal {
             return Err(ReadError::NoBytes(position, prefix));
         }
         self.look_ahead(&mut spot);
-        if let Some(head) = spot.peek(offset, prefix) {
+        if let Some(head) = spot.peek(&self.inner.ahead, offset, prefix) {
             let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
             if len > available {
                 return Err(ReadError::NoBytes(position, len));
@@ -130,7 +160,7 @@ impl Journal {
         }
         // Most records are small: one read serves both their length and their bytes.
         let mut bytes = vec![0; available.min(GUESS_BYTES).max(prefix)];
-        read_file(&spot, &mut bytes, offset)?;
+        self.read_file(&spot, &mut bytes, offset)?;
         let len = size(&bytes[..prefix]).ok_or(ReadError::NoBytes(position, prefix))?;
         if len > available {
             return Err(ReadError::NoBytes(position, len));
@@ -138,7 +168,7 @@ impl Journal {
         let had = bytes.len();
         bytes.resize(len, 0);
         if len > had {
-            read_file(&spot, &mut bytes[had..], offset + had as u64)?;
+            self.read_file(&spot, &mut bytes[had..], offset + had as u64)?;
         }
         self.inner.health.read_file(len);
         Ok(bytes.into())
@@ -147,14 +177,23 @@ impl Journal {
     /// `len` bytes at an offset of a file, from its mapping or from itself.
     fn stored(&self, spot: &mut Spot, offset: u64, len: usize) -> Result<Bytes, ReadError> {
         self.look_ahead(spot);
-        if let Some(bytes) = spot.take(offset, len) {
+        if let Some(bytes) = spot.take(&self.inner.ahead, offset, len) {
             self.inner.health.read_mapped(len);
             return Ok(bytes);
         }
         let mut bytes = vec![0; len];
-        read_file(spot, &mut bytes, offset)?;
+        self.read_file(spot, &mut bytes, offset)?;
         self.inner.health.read_file(len);
         Ok(bytes.into())
+    }
+
+    fn read_file(&self, spot: &Spot, buf: &mut [u8], offset: u64) -> Result<(), ReadError> {
+        let end = offset + buf.len() as u64;
+        let read = spot.read_at(&self.inner.ahead, buf, offset);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ReadError::CutShort(end),
+            _ => error.into(),
+        })
     }
 
     pub(super) fn term_on_disk(&self, shared: &Shared, index: LogIndex) -> Option<Term> {
@@ -185,13 +224,4 @@ fn sized(
 /// Where the byte at a position lies in the file, in a frame that is stored as it is.
 fn plain_offset(span: &FrameSpan, position: Position) -> u64 {
     span.offset + ENVELOPE_BYTES as u64 + (position.0 - span.from.0)
-}
-
-fn read_file(spot: &Spot, buf: &mut [u8], offset: u64) -> Result<(), ReadError> {
-    let end = offset + buf.len() as u64;
-    spot.read_at(buf, offset)
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => ReadError::CutShort(end),
-            _ => error.into(),
-        })
 }

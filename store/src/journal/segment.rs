@@ -162,6 +162,9 @@ pub(crate) struct SegmentFile {
 impl SegmentFile {
     /// `key`: that of its frames, if they are sealed.
     pub(crate) fn new(file: Arc<dyn DiskFile>, key: Option<Arc<DataKey>>) -> Arc<Self> {
+        if let Err(error) = file.read_as_told() {
+            tracing::debug!(%error, "the system reads ahead of readers by itself");
+        }
         Arc::new(Self { file, key })
     }
 

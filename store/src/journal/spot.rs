@@ -2,11 +2,15 @@
 //!
 //! Owns: which segments are mapped (a bounded number of bytes, what was longest not walked through goes first), and
 //! what is asked of the system ahead of a walk and behind it. Never maps a segment of which a frame may still be cut.
-//! Read next: [`super::reader`], [`super::walks`], [`super::mapped`].
+//! Read next: [`super::reader`], [`super::walks`], [`super::mapped`], [`super::ahead`].
 //!
 //! Jumps are read from the file: one call brings the record, while a page that is touched in a mapping brings a
 //! fault and an entry in the page table for each 4 KiB. A walk pays for a whole chunk at once.
+//!
+//! Who must not wait for the disk is served from a chunk that has come, else by a read of what is in the system's cache
+//! anyway; only what is in neither is asked for and comes later.
 
+use super::ahead::{Ahead, Behind, Bring, Job, Place};
 use super::mapped::Mapped;
 use super::placement::Shared;
 use super::segment::{FrameSpan, Segment, SegmentFile};
@@ -46,13 +50,31 @@ impl Reading {
             fresh_bytes: (options.tail_bytes as u64).saturating_mul(FRESH_TAILS),
         }
     }
+
+    /// A chunk was in nobody's cache before a walk asked for it.
+    pub(super) fn brought(&mut self, walk: u64, chunk: Chunk) {
+        self.walks.brought(walk, vec![chunk]);
+    }
+}
+
+/// What a read does about bytes that are not in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cold {
+    /// Waits for the disk.
+    Wait,
+    /// Asks for them and is told `WouldBlock`.
+    Later,
 }
 
 /// Where a read is served from. It counts as a reader of its file.
 pub(super) struct Spot {
     from: Source,
+    base: Position,
+    /// Where frames end in the file.
+    end: u64,
+    cold: Cold,
     walks: bool,
-    work: Option<Work>,
+    work: Vec<Job>,
 }
 
 enum Source {
@@ -60,79 +82,92 @@ enum Source {
     File(Arc<SegmentFile>),
 }
 
-/// What is done for a walk that enters a chunk, without the journal's lock.
-struct Work {
-    walk: u64,
-    ahead: Vec<(Chunk, Arc<SegmentFile>, u64)>,
-    behind: Vec<Behind>,
-    /// Mappings that had to make room.
-    _unmapped: Vec<Arc<Mapped>>,
-}
-
-/// A chunk that may leave the system's cache.
-struct Behind {
-    chunk: Chunk,
-    file: Arc<SegmentFile>,
-    mapped: Option<Arc<Mapped>>,
-    len: u64,
-}
-
 impl Spot {
     /// Bytes at an offset of the file, as far as they are in memory.
-    pub(super) fn peek(&self, offset: u64, len: usize) -> Option<&[u8]> {
+    pub(super) fn peek(&self, ahead: &Ahead, offset: u64, len: usize) -> Option<&[u8]> {
         match &self.from {
-            Source::Mapped(mapped) => mapped.peek(offset, len, self.walks),
+            Source::Mapped(mapped) => mapped.peek(offset, len, |nth| self.loads(ahead, nth)),
             Source::File(_) => None,
         }
     }
 
     /// The same, to keep.
-    pub(super) fn take(&self, offset: u64, len: usize) -> Option<Bytes> {
+    pub(super) fn take(&self, ahead: &Ahead, offset: u64, len: usize) -> Option<Bytes> {
         match &self.from {
-            Source::Mapped(mapped) => mapped.take(offset, len, self.walks),
+            Source::Mapped(mapped) => mapped.take(offset, len, |nth| self.loads(ahead, nth)),
             Source::File(_) => None,
+        }
+    }
+
+    /// Whether a chunk is loaded now: by a walk, and not before it has come when nobody is to wait for it.
+    fn loads(&self, ahead: &Ahead, nth: u32) -> bool {
+        let chunk = Chunk {
+            base: self.base,
+            nth,
+        };
+        self.walks && (self.waits(ahead) || ahead.has_come(Place::Chunk(chunk)))
+    }
+
+    fn waits(&self, ahead: &Ahead) -> bool {
+        self.cold == Cold::Wait || !ahead.serves()
+    }
+
+    fn file(&self) -> &Arc<SegmentFile> {
+        match &self.from {
+            Source::Mapped(mapped) => mapped.file(),
+            Source::File(file) => file,
         }
     }
 
     /// The key of the frames, if they are sealed.
     pub(super) fn key(&self) -> Option<&DataKey> {
-        let file = match &self.from {
-            Source::Mapped(mapped) => mapped.file(),
-            Source::File(file) => file,
-        };
-        file.key().map(Arc::as_ref)
+        self.file().key().map(Arc::as_ref)
     }
 
-    /// Fills `buf` from an offset of the file.
-    pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        match &self.from {
-            Source::Mapped(mapped) => mapped.file().read_at(buf, offset),
-            Source::File(file) => file.read_at(buf, offset),
+    /// Fills `buf` from an offset of the file; `WouldBlock` when it comes later.
+    pub(super) fn read_at(&self, ahead: &Ahead, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let file = self.file();
+        if self.waits(ahead) {
+            return file.read_at(buf, offset);
+        }
+        if file.read_now(buf, offset)? {
+            return Ok(());
+        }
+        let bring = |place, offset, len| Bring {
+            place,
+            file: file.clone(),
+            offset,
+            len,
+            walk: None,
+        };
+        let end = offset + buf.len() as u64;
+        let first = Chunk::at(self.base, offset);
+        let last = Chunk::at(self.base, end.saturating_sub(1));
+        // More than is read ahead of a walk may not be remembered to have come, all at once.
+        let come = if self.walks && last.nth - first.nth <= AHEAD_CHUNKS {
+            let chunks = (first.nth..=last.nth).map(|nth| Chunk { nth, ..first });
+            ahead.await_all(chunks.map(|chunk| {
+                let at = chunk.offset();
+                let len = CHUNK_BYTES.min(self.end.max(end) - at);
+                bring(Place::Chunk(chunk), at, len)
+            }))
+        } else {
+            let place = Place::Jump(self.base, offset);
+            ahead.await_all(std::iter::once(bring(place, offset, end - offset)))
+        };
+        match come {
+            // Gone again, or not to be read: this read ends the matter, and rarely waits.
+            true => file.read_at(buf, offset),
+            false => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 }
 
 impl Journal {
-    /// Does what a read has to do for later ones.
+    /// Has done what a read has to do for later ones.
     pub(super) fn look_ahead(&self, spot: &mut Spot) {
-        let Some(work) = spot.work.take() else {
-            return;
-        };
-        // Advice that is not taken costs time, and nothing else.
-        let mut brought = Vec::new();
-        for (chunk, file, len) in &work.ahead {
-            if matches!(file.read_ahead(chunk.offset(), *len), Ok(false)) {
-                brought.push(*chunk);
-            }
-        }
-        for behind in &work.behind {
-            if let Some(mapped) = &behind.mapped {
-                mapped.unload(behind.chunk.nth);
-            }
-            let _ = behind.file.uncache(behind.chunk.offset(), behind.len);
-        }
-        if !brought.is_empty() {
-            self.lock().reading.walks.brought(work.walk, brought);
+        if !spot.work.is_empty() {
+            self.inner.ahead.give(spot.work.drain(..));
         }
     }
 }
@@ -146,7 +181,13 @@ fn chunk_len(segment: &Segment, chunk: Chunk) -> u64 {
 impl Shared {
     /// Where the read of the byte at `offset` of the `nth` segment's file is served from, which lies in `frame`.
     /// `None` when the segment has no file yet.
-    pub(super) fn spot(&mut self, nth: usize, frame: &FrameSpan, offset: u64) -> Option<Spot> {
+    pub(super) fn spot(
+        &mut self,
+        nth: usize,
+        frame: &FrameSpan,
+        offset: u64,
+        cold: Cold,
+    ) -> Option<Spot> {
         let segment = self.segments.get(nth)?;
         let file = segment.file.get()?;
         let here = Here {
@@ -156,39 +197,40 @@ impl Shared {
             end: segment.end(),
         };
         let step = self.reading.walks.step(here);
+        let (base, end) = (segment.base, segment.end_offset());
         let Step::Entered(walk) = step else {
             let mapped = segment.mapped.clone();
             return Some(Spot {
                 from: mapped.map_or_else(|| Source::File(file.clone()), Source::Mapped),
+                base,
+                end,
+                cold,
                 walks: step == Step::On,
-                work: None,
+                work: Vec::new(),
             });
         };
         let file = file.clone();
-        let ahead = self.ahead(walk, nth, here.chunk);
-        let behind = self.behind(walk);
+        // First what gives memory back.
+        let mut work = self.behind(walk);
+        work.extend(self.ahead(walk, nth, here.chunk));
         let mut unmapped = Vec::new();
         let mapped = self.map(nth, &mut unmapped);
+        if !unmapped.is_empty() {
+            work.push(Job::Unmap(unmapped));
+        }
         Some(Spot {
             from: mapped.map_or(Source::File(file), Source::Mapped),
+            base,
+            end,
+            cold,
             walks: true,
-            work: Some(Work {
-                walk,
-                ahead,
-                behind,
-                _unmapped: unmapped,
-            }),
+            work,
         })
     }
 
     /// The chunk that a walk is in and those that it comes to, as far as it did not ask for them. What is being
     /// written is in the system's cache anyway.
-    fn ahead(
-        &mut self,
-        walk: u64,
-        nth: usize,
-        chunk: Chunk,
-    ) -> Vec<(Chunk, Arc<SegmentFile>, u64)> {
+    fn ahead(&mut self, walk: u64, nth: usize, chunk: Chunk) -> Vec<Job> {
         let full = self.segments.len().saturating_sub(1);
         let (mut nth, mut next) = (nth, chunk);
         let mut coming = Vec::new();
@@ -210,24 +252,31 @@ impl Shared {
         let new = coming.into_iter().filter(|(_, chunk)| new.contains(chunk));
         let new = new.filter_map(|(nth, chunk)| {
             let segment = &self.segments[nth];
-            let file = segment.file.get()?.clone();
-            Some((chunk, file, chunk_len(segment, chunk)))
+            // What lies in the object store is read ahead by who brings it from there.
+            let file = segment.object().is_none().then(|| segment.file.get())??;
+            Some(Job::Bring(Bring {
+                place: Place::Chunk(chunk),
+                file: file.clone(),
+                offset: chunk.offset(),
+                len: chunk_len(segment, chunk),
+                walk: Some(walk),
+            }))
         });
         new.collect()
     }
 
-    fn behind(&mut self, walk: u64) -> Vec<Behind> {
+    fn behind(&mut self, walk: u64) -> Vec<Job> {
         let fresh = Position(self.end.0.saturating_sub(self.reading.fresh_bytes));
         let passed = self.reading.walks.behind(walk, fresh);
         let gone = passed.into_iter().filter_map(|chunk| {
             let segment = self.segment_covering(chunk.base)?;
             let is_it = segment.base == chunk.base;
-            is_it.then_some(Behind {
+            is_it.then_some(Job::Behind(Behind {
                 chunk,
                 file: segment.file.get()?.clone(),
                 mapped: segment.mapped.clone(),
                 len: chunk_len(segment, chunk),
-            })
+            }))
         });
         gone.collect()
     }

@@ -23,7 +23,7 @@ const BROUGHT_MAX: usize = 256;
 const FOLLOW_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A chunk of a segment's file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Chunk {
     /// Where the segment begins.
     pub(super) base: Position,

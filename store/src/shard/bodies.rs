@@ -52,7 +52,7 @@ impl Bodies<Position> for JournalBodies {
         }
         let record = self
             .journal
-            .read_sized(*place, RECORD_HEADER_BYTES, |header| {
+            .fetch_sized(*place, RECORD_HEADER_BYTES, |header| {
                 record_bytes(header).ok()
             });
         let message = match record.map(read_message) {

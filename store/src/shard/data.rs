@@ -244,7 +244,7 @@ struct Actor {
     progress: Arc<Progress>,
     checkpointing: Arc<AtomicBool>,
     covered: Arc<Covered>,
-    /// Something has come from the object store.
+    /// Something has come from the disk or from the object store.
     arrived: Arc<AtomicBool>,
     /// The last checkpoint gave room back.
     relieved: Arc<AtomicBool>,
@@ -293,12 +293,14 @@ impl Actor {
             cell.shard.begin();
         }
         let arrived = Arc::new(AtomicBool::new(false));
-        if let Some(folder) = group.journal().folder() {
+        {
             let (arrived, inbox) = (arrived.clone(), inbox.clone());
-            folder.on_arrival(move || {
+            group.journal().on_arrival(move || {
                 arrived.store(true, Ordering::Release);
                 inbox.wake();
             });
+        }
+        if let Some(folder) = group.journal().folder() {
             folder.start(group.journal().clone());
         }
         let shortage = Arc::new(Mutex::new(None));

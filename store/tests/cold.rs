@@ -1,0 +1,427 @@
+//! Reading what the disk has to bring first: nobody who serves others waits for it.
+//!
+//! The disk is a real one behind a gate: what was not read since it was chilled is waited for until the gate opens.
+
+mod worker;
+
+use anabranch_core::gateway::PublishOutcome;
+use anabranch_core::id::{LogIndex, Position, Sequence, StreamId, Term, UnixMs, VhostId};
+use anabranch_core::limits::StreamLimits;
+use anabranch_core::message::{Message, Quality};
+use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest};
+use anabranch_store::disk::real::RealDisk;
+use anabranch_store::disk::sim::SimDisk;
+use anabranch_store::disk::{Disk, DiskFile, DiskLock, DiskMap};
+use anabranch_store::journal::{
+    Completion, Frame, FrameId, FrameKind, Journal, JournalOptions, ReadError, WriteError,
+    WriterMode,
+};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+use worker::{STREAM, Worker};
+
+const BLOCK: u64 = 4096;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Default)]
+struct State {
+    is_cold: bool,
+    shut: bool,
+    fails: bool,
+    /// Blocks of files that were read since it is cold.
+    cached: BTreeSet<(PathBuf, u64)>,
+    /// Threads that had to wait for the disk.
+    waited: BTreeSet<String>,
+    waiting: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Gate {
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+impl Gate {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.0.lock().unwrap());
+        self.state.1.notify_all();
+    }
+
+    /// Nothing is in the cache any more, and nothing comes.
+    fn shut(&self) {
+        self.change(|state| {
+            (state.is_cold, state.shut) = (true, true);
+            state.cached.clear();
+        });
+    }
+
+    fn open(&self) {
+        self.change(|state| state.shut = false);
+    }
+
+    fn until(&self, is_so: impl Fn(&State) -> bool) {
+        let state = self.state.0.lock().unwrap();
+        let until = self
+            .state
+            .1
+            .wait_timeout_while(state, PATIENCE, |state| !is_so(state));
+        assert!(!until.unwrap().1.timed_out());
+    }
+
+    fn fails(&self) -> bool {
+        self.state.0.lock().unwrap().fails
+    }
+
+    fn waited(&self) -> Vec<String> {
+        let state = self.state.0.lock().unwrap();
+        state.waited.iter().cloned().collect()
+    }
+
+    fn has(&self, path: &Path, offset: u64, len: u64) -> bool {
+        let state = self.state.0.lock().unwrap();
+        let mut blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+        !state.is_cold || blocks.all(|nth| state.cached.contains(&(path.to_owned(), nth)))
+    }
+
+    /// Waits for the disk.
+    fn pass(&self, path: &Path, offset: u64, len: u64) -> io::Result<()> {
+        if self.has(path, offset, len) {
+            return Ok(());
+        }
+        let mut state = self.state.0.lock().unwrap();
+        let name = std::thread::current().name().unwrap_or_default().to_owned();
+        state.waited.insert(name);
+        state.waiting += 1;
+        self.state.1.notify_all();
+        let opened = self
+            .state
+            .1
+            .wait_timeout_while(state, PATIENCE, |state| state.shut);
+        let (mut state, late) = opened.unwrap();
+        state.waiting -= 1;
+        if state.fails || late.timed_out() {
+            return Err(io::Error::other("the disk fails"));
+        }
+        let blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+        state
+            .cached
+            .extend(blocks.map(|nth| (path.to_owned(), nth)));
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct GatedDisk(Gate);
+
+impl GatedDisk {
+    fn gated(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        match path.extension().is_some_and(|end| end == "seg") {
+            true => Arc::new(GatedFile(file, path.to_owned(), self.0.clone())),
+            false => file,
+        }
+    }
+}
+
+impl Disk for GatedDisk {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.gated(path, RealDisk.open(path)?))
+    }
+    fn create_zeroed(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        // A spare becomes a segment under another name.
+        let file = RealDisk.create_zeroed(path, len)?;
+        Ok(Arc::new(GatedFile(file, path.to_owned(), self.0.clone())))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealDisk.list(dir)
+    }
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.create_dir(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        RealDisk.lock(path)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(dir)
+    }
+    fn used_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.used_bytes(dir)
+    }
+}
+
+#[derive(Debug)]
+struct GatedFile(Arc<dyn DiskFile>, PathBuf, Gate);
+
+impl DiskFile for GatedFile {
+    fn write_at(&self, slices: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.0.write_at(slices, offset)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.2.pass(&self.1, offset, buf.len() as u64)?;
+        self.0.read_at(buf, offset)
+    }
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        if !self.2.has(&self.1, offset, buf.len() as u64) {
+            return Ok(false);
+        }
+        self.0.read_at(buf, offset).map(|()| true)
+    }
+    fn is_cached(&self, offset: u64, len: u64) -> bool {
+        self.2.has(&self.1, offset, len)
+    }
+    fn map(&self, len: usize) -> io::Result<Option<Box<dyn DiskMap>>> {
+        // A mapping passes by the gate.
+        match self.2.fails() {
+            true => Ok(None),
+            false => self.0.map(len),
+        }
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+}
+
+const SEGMENT: u64 = 2 * 1024 * 1024 + 64 * 1024;
+const PAYLOAD: usize = 20_000;
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn payload(index: u64) -> Bytes {
+    index.to_le_bytes().repeat(PAYLOAD / 8).into()
+}
+
+fn place(index: u64) -> Position {
+    Position(index * (48 + PAYLOAD as u64) + 48)
+}
+
+fn wait(ask: impl FnOnce(Completion) -> Result<(), WriteError>) {
+    let (send, done) = channel();
+    ask(Box::new(move |result| drop(send.send(result)))).unwrap();
+    done.recv().expect("an answer").expect("done");
+}
+
+fn append(journal: &Journal, indexes: std::ops::Range<u64>) {
+    for index in indexes {
+        let frame = Frame {
+            term: Term(1),
+            index: LogIndex(index),
+            committed: LogIndex(index.saturating_sub(1)),
+            clock: UnixMs(index),
+            kind: FrameKind::Records,
+            payload: payload(index),
+        };
+        wait(|done| journal.append(vec![frame], done));
+        journal.set_applied(LogIndex(index));
+    }
+}
+
+/// A journal of 500 frames in five segments, all but the last of it cold.
+fn cold(dir: &Path) -> (Gate, Journal, Receiver<()>) {
+    let disk = GatedDisk::default();
+    let options = JournalOptions {
+        segment_bytes: SEGMENT,
+        tail_bytes: 0,
+        ..JournalOptions::default()
+    };
+    let journal = Journal::open(Arc::new(disk.clone()), dir, options).unwrap();
+    append(&journal, 0..500);
+    let (send, arrived) = channel();
+    journal.on_arrival(move || {
+        let _ = send.send(());
+    });
+    disk.0.shut();
+    (disk.0, journal, arrived)
+}
+
+/// As a shard reads a record.
+fn fetch(journal: &Journal, index: u64) -> Result<Bytes, ReadError> {
+    journal.fetch_sized(place(index), 8, |_| Some(PAYLOAD))
+}
+
+fn is_away(journal: &Journal, index: u64) -> bool {
+    matches!(fetch(journal, index), Err(error) if error.is_away())
+}
+
+/// As a shard goes on when something has come.
+fn fetch_at_last(
+    journal: &Journal,
+    arrived: &Receiver<()>,
+    index: u64,
+) -> Result<Bytes, ReadError> {
+    loop {
+        match fetch(journal, index) {
+            Err(error) if error.is_away() => arrived.recv_timeout(PATIENCE).expect("it comes"),
+            read => return read,
+        }
+    }
+}
+
+#[test]
+fn what_the_disk_has_to_bring_comes_later_and_nobody_waits_for_it() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    assert!(is_away(&journal, 7) && is_away(&journal, 7));
+    gate.until(|state| state.waiting == 1);
+    assert!(is_away(&journal, 250) && is_away(&journal, 7));
+    gate.open();
+    for index in (7..480).chain([3, 100, 470]) {
+        let read = fetch_at_last(&journal, &arrived, index);
+        assert!(read.unwrap() == payload(index), "frame {index}");
+    }
+    assert_eq!(gate.waited(), ["journal-reader"]);
+    // Once it walked, it went on through the mapping, and mostly without being told to come later.
+    let stats = journal.stats();
+    assert!(stats.read_mapped_bytes > stats.read_file_bytes, "{stats:?}");
+}
+
+#[test]
+fn what_the_disk_does_not_give_is_an_error_of_its_reader() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    gate.change(|state| (state.shut, state.fails) = (false, true));
+    for index in 7..30 {
+        let failed = fetch_at_last(&journal, &arrived, index);
+        assert!(matches!(failed, Err(ReadError::Io(_))), "frame {index}");
+    }
+    gate.change(|state| state.fails = false);
+    for index in 7..30 {
+        let read = fetch_at_last(&journal, &arrived, index);
+        assert!(read.unwrap() == payload(index), "frame {index}");
+    }
+}
+
+#[test]
+fn a_segment_that_is_being_read_for_somebody_is_not_used_again_before() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    assert!(is_away(&journal, 7));
+    gate.until(|state| state.waiting == 1);
+    let through = LogIndex(495);
+    let id = FrameId {
+        term: Term(1),
+        index: through,
+    };
+    wait(|done| journal.purge(id, done));
+    let dead = [(Position(0), place(490))];
+    let released = std::thread::scope(|scope| {
+        // What keeps the files reads the header of one; it may wait.
+        let released =
+            scope.spawn(|| wait(|done| journal.give_back(&dead, through, done).map(drop)));
+        gate.open();
+        released.join()
+    });
+    released.unwrap();
+    append(&journal, 500..900);
+    let gone = fetch_at_last(&journal, &arrived, 7);
+    assert!(matches!(gone, Err(ReadError::GivenBack(_))));
+    for index in 496..880 {
+        let read = fetch_at_last(&journal, &arrived, index);
+        assert!(read.unwrap() == payload(index), "frame {index}");
+    }
+}
+
+#[test]
+fn a_journal_ends_while_somebody_waits_for_it_to_read() {
+    let dir = folder();
+    let (gate, journal, _) = cold(dir.path());
+    assert!(is_away(&journal, 7));
+    gate.until(|state| state.waiting == 1);
+    gate.open();
+    drop(journal);
+}
+
+const TAIL: StreamId = StreamId(78);
+
+async fn start(dir: &Path, gate: &Gate) -> Worker {
+    let disk = Arc::new(GatedDisk(gate.clone()));
+    // Every worker of these tests begins with a simulated disk; this one has another.
+    Worker::start_with(&SimDisk::new(1), 1, |setup| {
+        (setup.dir, setup.disk) = (dir.to_owned(), disk);
+        setup.options.writer = WriterMode::Thread;
+    })
+    .await
+}
+
+fn publish_to(worker: &mut Worker, stream: StreamId, body: Vec<u8>) -> u64 {
+    worker.sequence += 1;
+    worker.send(ShardRequest::Publish {
+        sequence: Sequence(worker.sequence),
+        streams: [stream].into_iter().collect(),
+        by_topic: None,
+        patient: false,
+        extra: None,
+        message: Arc::new(Message {
+            body: body.into(),
+            quality: Quality::AtLeastOnce,
+            ..Message::default()
+        }),
+    });
+    worker.sequence
+}
+
+#[tokio::test]
+async fn who_reads_at_the_end_is_served_while_others_wait_for_history() {
+    let (dir, gate) = (folder(), Gate::default());
+    let mut worker = start(dir.path(), &gate).await;
+    worker.create().await;
+    let question = Question::CreateStream {
+        stream: TAIL,
+        vhost: VhostId(1),
+        name: Arc::from("t"),
+        limits: StreamLimits::default(),
+    };
+    assert!(matches!(worker.ask(question).await, Ok(ShardReply::Done)));
+    let history: Vec<Vec<u8>> = (0..200u32)
+        .map(|number| number.to_le_bytes().repeat(500))
+        .collect();
+    for body in &history {
+        let sequence = publish_to(&mut worker, STREAM, body.clone());
+        assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+    }
+    gate.shut();
+    worker.attach(1).await;
+    gate.until(|state| state.waiting > 0);
+    worker.attach_to(TAIL, 2).await;
+    for number in 0..20 {
+        publish_to(&mut worker, TAIL, vec![number]);
+        let mut delivered = false;
+        while !delivered {
+            match worker.event().await {
+                ShardEvent::Published { .. } => {}
+                ShardEvent::Deliver { deliveries, .. } => {
+                    assert_eq!(deliveries[0].message.body, [number].as_slice());
+                    delivered = true;
+                }
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+    gate.open();
+    let mut got = Vec::new();
+    while got.len() < history.len() {
+        if let ShardEvent::Deliver { deliveries, .. } = worker.event().await {
+            got.extend(deliveries.into_iter().map(|one| one.message.body.to_vec()));
+        }
+    }
+    assert!(got == history, "all of it, in order");
+    assert_eq!(gate.waited(), ["journal-reader"]);
+    worker.shard.shutdown_local().await;
+}
