@@ -53,7 +53,9 @@ mod watch;
 mod wills;
 
 pub(crate) use checkpoint::Changes;
-pub use checkpoint::{CHECKPOINT_VERSION, Cached, CheckpointError, Damaged};
+pub use checkpoint::{
+    CHECKPOINT_VERSION, Cached, CheckpointError, Damaged, Gap, Remains, Salvaged,
+};
 pub use inspect::{EntryPlace, IndexUse, StreamFacts, StreamSort};
 pub use intake::Store;
 pub use referred::JOURNAL_PAGE_BYTES;

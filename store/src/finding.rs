@@ -30,9 +30,11 @@ pub enum FindingKind {
     Frame,
     /// A frame is sound and a record in it is not.
     Record,
-    /// A segment's side file is not sound, or tells of another life of the segment.
+    /// Neither a segment's side file nor the twin of it is sound and tells of this life of the segment.
     Table,
-    /// A full segment has no side file yet.
+    /// One of the two is not.
+    TableCopy,
+    /// A full segment has no side file yet, or no twin of it.
     TableMissing,
     /// The tail of the journal was never synced as a whole.
     TornTail,
@@ -48,6 +50,10 @@ pub enum FindingKind {
     Run,
     /// The index file cannot be used.
     Index,
+    /// One of the two copies of its header is not sound.
+    IndexCopy,
+    /// Frames were given up that no checkpoint covers: manifests are missing.
+    Uncovered,
     /// A block of the index file is not what was written.
     IndexBlock,
     /// A checkpoint of an earlier server is not sound.
@@ -78,6 +84,7 @@ impl FindingKind {
             FindingKind::Frame => "frame",
             FindingKind::Record => "record",
             FindingKind::Table => "side-file",
+            FindingKind::TableCopy => "side-file-copy",
             FindingKind::TableMissing => "side-file-missing",
             FindingKind::TornTail => "torn-tail",
             FindingKind::Object => "object",
@@ -86,6 +93,8 @@ impl FindingKind {
             FindingKind::Manifest => "manifest",
             FindingKind::Run => "run",
             FindingKind::Index => "index",
+            FindingKind::IndexCopy => "index-copy",
+            FindingKind::Uncovered => "checkpoint-missing",
             FindingKind::IndexBlock => "index-block",
             FindingKind::Whole => "old-checkpoint",
             FindingKind::State => "state",
@@ -101,9 +110,11 @@ impl FindingKind {
                 "only checksums of stored bytes were verified; the server does not open the shard without the key"
             }
             FindingKind::Meta => "the server does not open the shard",
-            FindingKind::MetaCopy | FindingKind::ReleasedCopy | FindingKind::TieredCopy => {
-                "nothing is lost: the other copy serves"
-            }
+            FindingKind::MetaCopy
+            | FindingKind::ReleasedCopy
+            | FindingKind::TableCopy
+            | FindingKind::TieredCopy
+            | FindingKind::IndexCopy => "nothing is lost: the other copy serves",
             FindingKind::Released => {
                 "the server does not open the shard: segments that are gone on purpose cannot be told from lost ones"
             }
@@ -120,14 +131,19 @@ impl FindingKind {
             FindingKind::Table => {
                 "nothing is lost while nothing of the segment was given back: its frames are read instead"
             }
-            FindingKind::TableMissing => "nothing is lost: a start reads the segment instead",
+            FindingKind::TableMissing => {
+                "nothing is lost: the other one serves, or a start reads the segment"
+            }
             FindingKind::TornTail => {
                 "nothing that was confirmed: it was being written when the server ended, or is being written now"
             }
             FindingKind::Manifest | FindingKind::Run | FindingKind::Whole => {
-                "the checkpoint does not count; the one before does, if it is sound"
+                "the checkpoint does not count; the one before does, if it is sound and does without this file"
             }
             FindingKind::Index => "checkpoints cannot be opened",
+            FindingKind::Uncovered => {
+                "the server does not open the shard: what streams and sessions there are stands in no other place"
+            }
             FindingKind::IndexBlock => {
                 "up to 255 messages of one stream are not found; the server sets them aside"
             }
@@ -146,9 +162,11 @@ impl FindingKind {
             FindingKind::Meta | FindingKind::SegmentMissing | FindingKind::SegmentHeader => {
                 "put the file back from a replica or a backup"
             }
-            FindingKind::MetaCopy | FindingKind::ReleasedCopy | FindingKind::TieredCopy => {
-                "`store repair` writes it again; watch the disk"
-            }
+            FindingKind::MetaCopy
+            | FindingKind::ReleasedCopy
+            | FindingKind::TableCopy
+            | FindingKind::TieredCopy
+            | FindingKind::IndexCopy => "`store repair` writes it again; watch the disk",
             FindingKind::Released => {
                 "put the file back from a backup; or `store repair --lose-corrupt` takes all gaps for released"
             }
@@ -163,10 +181,15 @@ impl FindingKind {
             FindingKind::TableMissing => "nothing: the server writes it",
             FindingKind::TornTail => "nothing: the next start cuts it, or `store repair`",
             FindingKind::Manifest | FindingKind::Run | FindingKind::Whole => {
-                "nothing, or `store repair` to put it aside: the server uses the checkpoint before"
+                "`store repair` puts it aside, or writes the checkpoint again without what is damaged; try it with --dry-run first"
+            }
+            FindingKind::Uncovered => {
+                "put the folder `checkpoint` back from a backup that is as old as the journal, or copy the shard from a replica"
             }
             FindingKind::Tiered => "put the file back from a backup",
-            FindingKind::Index | FindingKind::State => "copy the shard from a replica or a backup",
+            FindingKind::Index | FindingKind::State => {
+                "`store repair`, or copy the shard from a replica or a backup"
+            }
             FindingKind::IndexBlock | FindingKind::Entry => {
                 "purge what was set aside, or copy the shard from a replica or a backup"
             }

@@ -11,7 +11,7 @@ mod propose;
 pub use error::{CheckpointError, GroupOpenError, ProposeError, ReleaseError};
 pub use propose::Committed;
 
-use crate::checkpoint::{CheckpointStats, Checkpoints};
+use crate::checkpoint::{CheckpointOpenError, CheckpointStats, Checkpoints};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskLock};
 use crate::journal::{
@@ -174,6 +174,11 @@ impl<S: StateMachine> Group<S> {
         let standing = checkpoints.standing();
         let covered = standing.as_ref().map(|standing| standing.id.index);
         let uncovered = covered.map_or(0, |index| index.0 + 1);
+        // Looked at before the journal, which cannot tell why its frames make no sense then.
+        let purged = crate::journal::purged(&*disk, dir).map_err(OpenError::io(dir))?;
+        if let Some(purged) = purged.filter(|purged| covered.is_none_or(|index| index < *purged)) {
+            return Err(checkpoint_error(CheckpointOpenError::Uncovered { purged }));
+        }
         let journal = Journal::open(
             disk,
             dir,

@@ -9,11 +9,13 @@ use anabranch_core::gateway::{Delivery, PublishOutcome};
 use anabranch_core::id::StreamId;
 use anabranch_core::limits::{Mode, StreamLimits};
 use anabranch_core::port::{ShardEvent, ShardRequest};
+use anabranch_store::disk::Disk;
 use anabranch_store::disk::sim::{Faults, SimDisk};
 use anabranch_store::seal::{KeyRing, Sealing, SeededRandom};
 use anabranch_store::shard::DataShard;
 use anabranch_store::tier::{Tier, TierOptions};
 use s3::{S3, bucket};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tiered::{
@@ -381,6 +383,29 @@ async fn a_folder_with_moved_segments_is_not_opened_without_the_object_store() {
     attach(&mut worker, STREAM, 1, false).await;
     expect(&mut worker, STREAM, 0..100).await;
     worker.shard.shutdown_local().await;
+}
+
+/// Where the frames of a moved segment lie is told by its side file alone: without it the shard did not open.
+#[tokio::test]
+async fn a_moved_segment_is_read_when_its_side_file_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SimDisk::new(13);
+    let tier = Tier::start(&folder(dir.path())).unwrap();
+    let mut worker = start(&disk, 1, &tier).await;
+    worker.create().await;
+    fill(&mut worker, STREAM, 0..100).await;
+    moved(&worker, 1).await;
+    worker.shard.shutdown_local().await;
+    for (life, ends) in [(2, ".tab"), (3, ".twin")] {
+        let names = disk.list(Path::new("shard")).unwrap();
+        for name in names.iter().filter(|name| name.ends_with(ends)) {
+            disk.remove(&Path::new("shard").join(name)).unwrap();
+        }
+        let mut worker = start(&disk, life, &tier).await;
+        attach(&mut worker, STREAM, 1, false).await;
+        expect(&mut worker, STREAM, 0..100).await;
+        worker.shard.shutdown_local().await;
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@
 //!
 //! Owns: these keys, freezing, copying bit by bit, and what of the journal is referred to.
 //! Never: the leader's memory; files (`store/`).
-//! Next: `stream/index.rs` and `checkpoint/changes.rs` (what is copied when), `checkpoint/restore.rs`.
+//! Next: `stream/index.rs` and `checkpoint/changes.rs` (what is copied when), `checkpoint/restore.rs`,
+//! `checkpoint/salvage.rs` (what is left when some pairs are not).
 
 mod changes;
 mod first;
@@ -27,9 +28,11 @@ pub(crate) mod marks;
 #[cfg(test)]
 mod noted;
 mod restore;
+mod salvage;
 mod whole;
 
 pub(crate) use changes::Changes;
+pub use salvage::{Gap, Remains, Salvaged};
 
 use super::Shard;
 use crate::address::Address;

@@ -143,6 +143,17 @@ impl Referred {
         ranges
     }
 
+    /// The same shard's, with nothing counted.
+    pub(super) fn emptied(self) -> Referred {
+        let mut empty = Referred {
+            applied: self.applied,
+            sound_from: self.sound_from,
+            ..Referred::default()
+        };
+        empty.changes.begin();
+        empty
+    }
+
     pub(super) fn freeze(&mut self) {
         self.changes.freeze();
         self.recent = [None; 2];

@@ -243,6 +243,12 @@ impl Stream<Position> {
         Ok((stream, head.received))
     }
 
+    /// The id in the head of a stream.
+    pub(crate) fn id_of_head(value: &[u8]) -> Option<StreamId> {
+        let head: SavedHead = postcard::from_bytes(value).ok()?;
+        Some(head.id)
+    }
+
     /// A chunk of a pair: behind those that are there. Names its blocks.
     pub(crate) fn restore_chunk(&mut self, number: u64, value: &[u8]) -> Result<Vec<u32>, Misfit> {
         let saved: SavedChunk = postcard::from_bytes(value).map_err(|_| Misfit)?;

@@ -81,9 +81,10 @@ pub enum Verb {
     #[command(
         after_help = LOOK_CODES,
         long_about = "Mend a folder that no server uses. Makes side files again, writes rotten copies again, puts \
-                      checkpoints aside that do not count, cuts a tail that was never synced. Nothing is deleted: what goes \
-                      is kept in the folder `quarantine` of the shard. What was confirmed is given up only with \
-                      --lose-corrupt; without --yes that is asked for. Copy the folder before, if there is room."
+                      checkpoints aside that do not count or are not needed, cuts a tail that was never synced. Nothing is \
+                      deleted: what goes is kept in the folder `quarantine` of the shard. What was confirmed is given up \
+                      only with --lose-corrupt (frames that cannot be read and all later ones; what was in the damaged parts \
+                      of a checkpoint that is needed); without --yes that is asked for. Copy the folder before, if there is room."
     )]
     Repair {
         #[command(flatten)]

@@ -5,7 +5,7 @@
 //! Which block is free is core's to know. Read next: [`super::slots`] (the form of the file), [`super::write`].
 
 use super::manifest::Standing;
-use super::slots::Slots;
+use super::slots::{Slots, damaged_headers, renew_header};
 use crate::disk::Disk;
 use crate::journal::frame::crc32c;
 use crate::seal::{KeyError, Sealing};
@@ -155,6 +155,36 @@ impl IndexFile {
         })
     }
 
+    /// Where it lies in a folder.
+    pub(super) fn path_in(dir: &Path) -> PathBuf {
+        dir.join(NAME)
+    }
+
+    /// Whether a copy of the header is sound, and where one is damaged; `None` when there is no file.
+    pub(super) fn damaged_headers(
+        disk: &dyn Disk,
+        dir: &Path,
+    ) -> io::Result<Option<(bool, Vec<u64>)>> {
+        damaged_headers(disk, &dir.join(NAME))
+    }
+
+    /// Writes its header again, for who knows whose it is, or makes an empty file when there is none.
+    pub(super) fn renew(
+        disk: &dyn Disk,
+        dir: &Path,
+        identity: Identity,
+        sealing: &Sealing,
+    ) -> io::Result<()> {
+        let path = dir.join(NAME);
+        match renew_header(disk, &path, identity) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let slots = Slots::create(disk, dir, identity, sealing)?;
+                slots.install(disk, dir, &path)
+            }
+            renewed => renewed,
+        }
+    }
+
     /// Offset of a block in the file; 0 when there is none.
     pub(super) fn offset_of(&self, block: Block) -> u64 {
         let slots = self.slots();
@@ -200,6 +230,7 @@ impl IndexFile {
             self.set_slots(slots);
             return Ok(identity);
         };
+        slots.mend_header()?;
         if slots.is_sealed() == self.sealing.current().is_some() {
             slots.rewrap(&self.sealing)?;
         } else {

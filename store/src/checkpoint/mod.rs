@@ -24,6 +24,7 @@ pub mod manifest;
 mod merge;
 mod open;
 pub mod run;
+pub(crate) mod salvage;
 mod slots;
 mod stats;
 pub(crate) mod survey;

@@ -14,6 +14,7 @@ use super::whole::{self, parse_whole_name};
 use super::{Checkpoints, Held, KEEP, State, WHOLE_KEY, folder_of, lock};
 use crate::disk::Disk;
 use crate::seal::Sealing;
+use anabranch_core::id::LogIndex;
 use anabranch_core::index::Blocks;
 use bytes::Bytes;
 use std::io;
@@ -48,6 +49,15 @@ pub enum CheckpointOpenError {
     Damaged {
         /// The file.
         path: PathBuf,
+    },
+    /// Manifests are missing.
+    #[error(
+        "no manifest of a checkpoint of log index {purged} or later is there, but frames up to it were given up, as only \
+         such a checkpoint allows"
+    )]
+    Uncovered {
+        /// The last frame given up.
+        purged: LogIndex,
     },
     /// The state machine does not take the pairs.
     #[error("the state of the checkpoint cannot be used: {0}")]

@@ -2,7 +2,8 @@
 //!
 //! Owns: the layout of the file, writing it in pieces and reading it front to back; every byte is
 //! checked before it is believed. Never knows what a pair means, and never which runs count (that is
-//! the manifest's). Read next: [`super::merge`], [`super::manifest`].
+//! the manifest's). Read next: [`super::merge`], [`super::manifest`],
+//! `run/remains.rs` (what is left of a damaged one).
 //!
 //! Little-endian, persisted. Header, 64 bytes:
 //!
@@ -48,6 +49,10 @@
 //! | 16 | 8 | number of gone keys |
 //! | 24 | 4 | CRC-32C of the header (and wrapped key) and of the first 16 bytes of each section: of the whole file, since those state the checksums of the rest |
 //! | 28 | 4 | CRC-32C of bytes 0..28 |
+
+mod remains;
+
+pub(super) use remains::RunRemains;
 
 use super::index::Identity;
 use crate::disk::{Disk, DiskFile};

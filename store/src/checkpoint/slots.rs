@@ -13,7 +13,7 @@
 //! | 8 | 8 | identity of the checkpoint folder, stated by each of its files |
 //! | 16 | 4 | bytes of a block, 4096 |
 //! | 20 | 4 | CRC-32C of bytes 0..20 |
-//! | 24 | 4072 | 0; in version 2 the key lies at 512 and at 1024 |
+//! | 24 | 4072 | 0; bytes 0..24 once more at 2048; in version 2 the key lies at 512 and at 1024 |
 //!
 //! Key, twice; the one with the higher sequence counts:
 //!
@@ -37,6 +37,7 @@ const VERSION: u32 = 1;
 const SEALED_VERSION: u32 = 2;
 const FIXED_BYTES: usize = 20;
 const HEADER_BYTES: usize = 24;
+const HEADERS_AT: [u64; 2] = [0, 2048];
 const KEYS_AT: [u64; 2] = [512, 1024];
 const KEY_BYTES: usize = 8 + WRAPPED_BYTES + 4;
 const UNFINISHED: &str = "index.tmp";
@@ -48,6 +49,8 @@ pub(super) struct Slots {
     file: Arc<dyn DiskFile>,
     identity: Identity,
     seal: Option<Seal>,
+    /// Not both copies of the header were sound: they are to be written again.
+    rotten: Mutex<bool>,
 }
 
 /// What seals and opens the blocks of a file.
@@ -104,6 +107,73 @@ fn fixed(version: u32, identity: Identity) -> [u8; FIXED_BYTES] {
     fixed
 }
 
+/// The header of a file.
+fn header_of(version: u32, identity: Identity) -> Header {
+    let mut header = [0; HEADER_BYTES];
+    header[..FIXED_BYTES].copy_from_slice(&fixed(version, identity));
+    let crc = crc32c(&[&header[..FIXED_BYTES]]);
+    header[FIXED_BYTES..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+type Header = [u8; HEADER_BYTES];
+
+/// The header of a file as it lies there.
+struct Headers {
+    /// Its two copies, each if it is sound.
+    copies: [Option<Header>; 2],
+    /// Offsets of those that are damaged. Earlier servers wrote one: that the second is not there is no damage.
+    damaged: Vec<u64>,
+}
+
+fn headers(file: &dyn DiskFile) -> io::Result<Headers> {
+    let mut found = Headers {
+        copies: [None; 2],
+        damaged: Vec::new(),
+    };
+    for (at, copy) in HEADERS_AT.into_iter().zip(&mut found.copies) {
+        let mut header = [0; HEADER_BYTES];
+        file.read_at(&mut header, at)?;
+        if header[..4] == MAGIC && u32_at(&header, 20) == crc32c(&[&header[..FIXED_BYTES]]) {
+            *copy = Some(header);
+        } else if at == 0 || header != [0; HEADER_BYTES] {
+            found.damaged.push(at);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a copy of the header of the file is sound, and where one is damaged; `None` when there is no file.
+pub(super) fn damaged_headers(
+    disk: &dyn Disk,
+    path: &Path,
+) -> io::Result<Option<(bool, Vec<u64>)>> {
+    let file = match disk.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if file.len()? < BLOCK {
+        return Ok(Some((false, vec![0])));
+    }
+    let Headers { copies, damaged } = headers(&*file)?;
+    Ok(Some((copies.iter().any(Option::is_some), damaged)))
+}
+
+/// Writes the header of the file again, both copies, for who knows whose it is; durable on return.
+pub(super) fn renew_header(disk: &dyn Disk, path: &Path, identity: Identity) -> io::Result<()> {
+    let file = disk.open(path)?;
+    let sealed = KeySlot::read(&*file)?.is_some();
+    let version = if sealed { SEALED_VERSION } else { VERSION };
+    write_headers(&*file, &header_of(version, identity))?;
+    file.sync()
+}
+
+fn write_headers(file: &dyn DiskFile, header: &Header) -> io::Result<()> {
+    let mut places = HEADERS_AT.into_iter();
+    places.try_for_each(|at| write_all_at(file, header, at))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -129,11 +199,9 @@ impl Slots {
         if file.len().map_err(io)? < BLOCK {
             return Err(damaged());
         }
-        let mut header = [0; HEADER_BYTES];
-        file.read_at(&mut header, 0).map_err(io)?;
-        if header[..4] != MAGIC || u32_at(&header, 20) != crc32c(&[&header[..20]]) {
-            return Err(damaged());
-        }
+        let Headers { copies, .. } = headers(&*file).map_err(io)?;
+        let header = copies[0].or(copies[1]).ok_or_else(damaged)?;
+        let rotten = Mutex::new(copies[0] != copies[1]);
         let version = u32_at(&header, 4);
         let known = [VERSION, SEALED_VERSION].contains(&version);
         if !known || u32_at(&header, 16) != BLOCK_BYTES as u32 {
@@ -147,6 +215,7 @@ impl Slots {
                 file,
                 identity,
                 seal,
+                rotten,
             }));
         }
         let slot = KeySlot::read(&*file).map_err(io)?.ok_or_else(damaged)?;
@@ -160,6 +229,7 @@ impl Slots {
             file,
             identity,
             seal,
+            rotten,
         }))
     }
 
@@ -178,11 +248,7 @@ impl Slots {
         let file = disk.create_zeroed(&unfinished, BLOCK)?;
         let made = sealing.new_key(&fixed(SEALED_VERSION, identity))?;
         let version = made.as_ref().map_or(VERSION, |_| SEALED_VERSION);
-        let mut header = [0; HEADER_BYTES];
-        header[..FIXED_BYTES].copy_from_slice(&fixed(version, identity));
-        let crc = crc32c(&[&header[..FIXED_BYTES]]);
-        header[FIXED_BYTES..].copy_from_slice(&crc.to_le_bytes());
-        write_all_at(&*file, &header, 0)?;
+        write_headers(&*file, &header_of(version, identity))?;
         let mut seal = None;
         if let Some((key, wrapped)) = made {
             let sequence = 1;
@@ -194,6 +260,7 @@ impl Slots {
             file,
             identity,
             seal,
+            rotten: Mutex::new(false),
         })
     }
 
@@ -212,6 +279,19 @@ impl Slots {
     /// Whether its blocks are sealed.
     pub(super) fn is_sealed(&self) -> bool {
         self.seal.is_some()
+    }
+
+    /// Writes both copies of the header again unless both are sound; durable on return.
+    pub(super) fn mend_header(&self) -> io::Result<()> {
+        let mut rotten = lock(&self.rotten);
+        if *rotten {
+            let sealed = self.is_sealed();
+            let version = if sealed { SEALED_VERSION } else { VERSION };
+            write_headers(&*self.file, &header_of(version, self.identity))?;
+            self.file.sync()?;
+            *rotten = false;
+        }
+        Ok(())
     }
 
     /// Wraps the key with the current master key, durable on return, unless that is so. No block is written again.

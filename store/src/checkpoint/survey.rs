@@ -57,7 +57,7 @@ pub(crate) fn survey(
     }
 }
 
-fn names_in(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names_in(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
     match disk.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         listed => listed,
@@ -98,6 +98,11 @@ fn look(
             return Ok(Surveyed::default());
         }
     };
+    let damaged = IndexFile::damaged_headers(&**disk, dir)?;
+    if let Some(at) = damaged.and_then(|(_, damaged)| damaged.first().copied()) {
+        let what = "one of the two copies of its header does not match its checksum";
+        findings.add(FindingKind::IndexCopy, index.path(), Some(at), what);
+    }
     if index.identity().is_none() && !manifests.is_empty() {
         let what = "it is missing";
         findings.add(FindingKind::Index, index.path(), None, what);

@@ -128,6 +128,19 @@ impl Look<'_> {
         let findings = &mut self.checked.findings;
         let covered_end = covered.map_or(0, |index| index.0 + 1);
         let mut survey = Survey::of(self.source, self.folder, covered_end, findings)?;
+        if newest.is_some() && survey.purged > covered {
+            let purged = survey.purged.unwrap_or_default();
+            let path = crate::checkpoint::salvage::folder(dir);
+            let what = match covered {
+                Some(covered) => format!(
+                    "the newest checkpoint is of log index {covered}, but frames up to {purged} were given up, as only a later one allows"
+                ),
+                None => format!(
+                    "no manifest is there, but frames up to log index {purged} were given up, as only a checkpoint allows"
+                ),
+            };
+            self.add(FindingKind::Uncovered, path, None, what);
+        }
         let Room {
             segments,
             extents,
@@ -148,6 +161,7 @@ impl Look<'_> {
             FindingKind::State,
             FindingKind::Entry,
             FindingKind::IndexBlock,
+            FindingKind::Uncovered,
         ];
         let doubted = doubted.iter().any(|kind| self.checked.findings.has(*kind));
         Ok(!doubted || newest.is_none_or(|newest| newest.still_counts()))

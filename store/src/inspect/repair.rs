@@ -1,10 +1,12 @@
 //! Mending a stopped shard: what can be made again, what can be put aside, and what only goes with a loss.
 //!
 //! Owns: the plan, and that nothing confirmed is given up unless that was asked for. Deletes nothing: see
-//! `journal/mend.rs`. Read next: [`mod@super::check`].
+//! `journal/mend.rs`. Read next: `repair/checkpoints.rs`, [`mod@super::check`].
+
+mod checkpoints;
 
 use super::{Checked, InspectError, ShardFolder, Source, check};
-use crate::checkpoint::survey::{Newest, broken};
+use crate::checkpoint::survey::Newest;
 use crate::finding::{FindingKind, Findings};
 use crate::group::take_lock;
 use crate::journal::OpenError;
@@ -31,8 +33,12 @@ pub enum StepKind {
     Copy,
     /// Makes a side file again.
     Table,
-    /// Puts a checkpoint aside that does not count.
+    /// Puts a checkpoint aside that does not count, or is not needed, or writes one again of which nothing is lost.
     Checkpoint,
+    /// Writes a checkpoint again without what of its runs cannot be read: that is lost.
+    Runs,
+    /// Makes the index file anew: the places of messages that were in it are lost.
+    Index,
     /// Cuts a tail that was never synced as a whole.
     Tail,
     /// Takes what is missing between segments for released: what lay there is lost.
@@ -46,7 +52,14 @@ pub enum StepKind {
 impl StepKind {
     /// Whether something that was confirmed is given up.
     pub fn loses(self) -> bool {
-        matches!(self, StepKind::Gaps | StepKind::Segment | StepKind::Cut)
+        match self {
+            StepKind::Runs
+            | StepKind::Index
+            | StepKind::Gaps
+            | StepKind::Segment
+            | StepKind::Cut => true,
+            StepKind::Copy | StepKind::Table | StepKind::Checkpoint | StepKind::Tail => false,
+        }
     }
 }
 
@@ -107,11 +120,13 @@ pub fn repair(
         folder,
         dir,
         consent,
+        covered: None,
         mended: Mended::default(),
     };
-    work.checkpoints()?;
-    work.segments()?;
-    work.journal()?;
+    if work.checkpoints()? {
+        work.segments()?;
+        work.journal()?;
+    }
     let mut mended = work.mended;
     mended.after = check(source, folder, &mut |_| {})?;
     Ok(mended)
@@ -122,6 +137,8 @@ struct Work<'a> {
     folder: &'a ShardFolder,
     dir: &'a Path,
     consent: Consent,
+    /// Frames below it are covered by the checkpoint that there is once all is done, where another one is there now.
+    covered: Option<u64>,
     mended: Mended,
 }
 
@@ -146,31 +163,11 @@ impl Work<'_> {
         move |source| RepairError::Io { path, source }
     }
 
-    /// A checkpoint that is not sound goes when another one is; when none is, nothing can be done here.
-    fn checkpoints(&mut self) -> Result<(), RepairError> {
-        let Ok(files) = broken(self.source, self.dir) else {
-            return Ok(());
-        };
-        for path in files {
-            let what =
-                "put aside: it belongs to a checkpoint that does not count; the one before is used";
-            if self.step(StepKind::Checkpoint, &path, what) {
-                match move_aside(&*self.source.disk, self.dir, &path) {
-                    // A run that is missing is why the checkpoint does not count.
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(self.io()(error));
-                    }
-                    Ok(_) | Err(_) => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn survey(&self) -> Result<(Survey, Findings, u64), RepairError> {
         let newest = Newest::open(self.source, self.dir).ok();
         let standing = newest.and_then(|newest| newest.standing);
         let covered = standing.map_or(0, |standing| standing.id.index.0 + 1);
+        let covered = self.covered.unwrap_or(covered);
         let mut findings = Findings::default();
         let survey = Survey::of(self.source, self.folder, covered, &mut findings)?;
         Ok((survey, findings, covered))
@@ -250,7 +247,7 @@ impl Work<'_> {
         let (survey, _, _) = self.survey()?;
         for table in &survey.missing_tables {
             let path = survey.table_file(table);
-            let what = "made again from its segment";
+            let what = "made again, with its twin";
             if self.step(StepKind::Table, &path, what) {
                 renew_table(&*self.source.disk, self.dir, table).map_err(self.io())?;
             }

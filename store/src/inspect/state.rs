@@ -18,6 +18,19 @@ use std::sync::Arc;
 /// Any number that is a journalled shard's.
 const SHARD: ShardId = ShardId(1);
 
+/// A journalled shard just made.
+pub(super) fn empty_shard() -> Shard<Position> {
+    Shard::new(ShardSetup {
+        id: SHARD,
+        incarnation: 0,
+        workers: 0,
+        limits: ShardLimits::default(),
+        fabric: Arc::default(),
+        authority: Arc::new(AllowAll),
+        codecs: Codecs::default(),
+    })
+}
+
 /// A shard's state.
 pub(super) enum State {
     /// Metadata.
@@ -36,15 +49,7 @@ impl State {
                 Ok(State::Meta(fabric))
             }
             ShardKind::Data => {
-                let mut shard = Shard::new(ShardSetup {
-                    id: SHARD,
-                    incarnation: 0,
-                    workers: 0,
-                    limits: ShardLimits::default(),
-                    fabric: Arc::default(),
-                    authority: Arc::new(AllowAll),
-                    codecs: Codecs::default(),
-                });
+                let mut shard = empty_shard();
                 newest.restore(|pairs, blocks| {
                     let restored = shard.restore_pairs(pairs, blocks);
                     restored.map_err(|error| error.to_string())

@@ -8,7 +8,7 @@ use super::files::remove_if_there;
 use super::meta::META_NAME;
 use super::released::{RELEASED_NAME, Released};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, segment_path};
-use super::table::{parse_table_name, table_path};
+use super::table::{parse_table_name, parse_twin_name, table_paths};
 use super::tiered::{Catalogue, TIERED_NAME, Tiered};
 use super::tiering::TierPlace;
 use crate::disk::{Disk, DiskFile};
@@ -26,6 +26,8 @@ pub(super) struct Inventory {
     pub(super) bases: Vec<Position>,
     /// Segments that have a side file, ascending.
     tables: Vec<Position>,
+    /// Segments whose side file has a twin, ascending.
+    twins: Vec<Position>,
     /// Segments that were released and whose files are still there, ascending.
     leftover: Vec<Position>,
     /// What lies in the object store; `None` where there never was one.
@@ -150,6 +152,7 @@ impl Inventory {
         Self {
             bases,
             tables: found(parse_table_name),
+            twins: found(parse_twin_name),
             leftover,
             tiered,
             released,
@@ -161,8 +164,9 @@ impl Inventory {
         self.names.iter().any(|name| name == META_NAME)
     }
 
-    pub(super) fn has_table(&self, base: Position) -> bool {
-        self.tables.binary_search(&base).is_ok()
+    /// Whether the side file of a segment and its twin are there, sound or not.
+    pub(super) fn has_tables(&self, base: Position) -> [bool; 2] {
+        [&self.tables, &self.twins].map(|bases| bases.binary_search(&base).is_ok())
     }
 
     /// This journal's part of the object store, if one is configured; an error when one is needed. What is to go
@@ -215,9 +219,9 @@ impl Inventory {
     pub(super) fn remove_leftovers(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         let unfinished = self.names.iter().filter(|name| name.ends_with(".tmp"));
         let unfinished = unfinished.map(|name| dir.join(name));
-        let orphans = self.tables.iter();
+        let orphans = self.tables.iter().chain(&self.twins);
         let orphans = orphans.filter(|base| self.bases.binary_search(base).is_err());
-        let orphans = orphans.map(|base| table_path(dir, *base));
+        let orphans = orphans.flat_map(|base| table_paths(dir, *base));
         let gone = self.leftover.iter().map(|base| segment_path(dir, *base));
         for path in unfinished.chain(orphans).chain(gone) {
             remove_if_there(disk, &path).map_err(OpenError::io(path))?;

@@ -14,7 +14,7 @@ use super::room::{GiveBack, Gone, Punch};
 use super::segment::{SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, segment_path};
 use super::spares::{KEPT_MAX, KEPT_WHEN_TIGHT, Shelf};
 use super::stats::Health;
-use super::table::{SideTable, read_table, table_path};
+use super::table::{SideTable, read_table, table_path, table_paths};
 use super::tiered::{Catalogue, Tiered};
 use super::writer::Completion;
 use crate::disk::Disk;
@@ -22,7 +22,7 @@ use crate::tier::Folder;
 use anabranch_core::id::Position;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -168,7 +168,7 @@ impl Hands {
             Job::Table(table) => (table.write(&**disk, dir), table.base),
             Job::Forget(base) => {
                 self.put_off.remove(&base);
-                (remove_if_there(&**disk, &table_path(dir, base)), base)
+                (remove_tables(&**disk, dir, base), base)
             }
             Job::GiveBack(work) => return self.give_back(work),
             Job::Tiered(tiered, done) => return done(self.note_tiered(tiered)),
@@ -187,10 +187,10 @@ impl Hands {
     fn note_tiered(&mut self, tiered: Tiered) -> io::Result<()> {
         let Place { disk, dir, .. } = &self.place;
         // The frames' places must be here when the frames are not.
-        let table = read_table(&**disk, dir, tiered.header.base);
-        if !table.is_some_and(|table| table.belongs_to(&tiered.header)) {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        let fits = |table: &SideTable| table.belongs_to(&tiered.header);
+        let table = read_table(&**disk, dir, tiered.header.base, fits);
+        let (table, _) = table.ok_or(io::ErrorKind::InvalidData)?;
+        table.write(&**disk, dir)?;
         self.rewrite(|catalogue| catalogue.add(tiered))
     }
 
@@ -273,7 +273,7 @@ impl Hands {
             } = gone;
             self.put_off.remove(&base);
             if is_tiered {
-                remove_if_there(&**disk, &table_path(dir, base))?;
+                remove_tables(&**disk, dir, base)?;
                 if let Some(folder) = folder {
                     folder.doom(base);
                 }
@@ -289,7 +289,7 @@ impl Hands {
                 }
                 None => disk.remove(&path)?,
             }
-            remove_if_there(&**disk, &table_path(dir, base))?;
+            remove_tables(&**disk, dir, base)?;
         }
         if any { disk.sync_dir(dir) } else { Ok(()) }
     }
@@ -335,13 +335,11 @@ impl Hands {
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
         file.read_at(&mut header, 0)?;
         let header = SegmentHeader::decode(&header);
-        let table = read_table(&**disk, dir, punch.base);
-        let table = table.filter(|table| header.is_some_and(|header| table.belongs_to(&header)));
-        let mut table = table.ok_or_else(|| io::Error::other("it has no sound side file"))?;
-        if table.given_back != punch.given_back {
-            table.given_back = punch.given_back.clone();
-            table.write(&**disk, dir)?;
-        }
+        let fits = |table: &SideTable| header.is_some_and(|header| table.belongs_to(&header));
+        let table = read_table(&**disk, dir, punch.base, fits);
+        let (mut table, _) = table.ok_or_else(|| io::Error::other("it has no sound side file"))?;
+        table.given_back = punch.given_back.clone();
+        table.write(&**disk, dir)?;
         if punch.readers.iter().any(|file| Arc::strong_count(file) > 1) {
             return Ok(false);
         }
@@ -359,4 +357,10 @@ impl Hands {
         }
         Ok(true)
     }
+}
+
+/// Removes the side file of a segment, and its twin.
+fn remove_tables(disk: &dyn Disk, dir: &Path, base: Position) -> io::Result<()> {
+    let mut paths = table_paths(dir, base).into_iter();
+    paths.try_for_each(|path| remove_if_there(disk, &path))
 }

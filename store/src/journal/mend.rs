@@ -5,10 +5,10 @@
 //! [`super::survey`] (what is wrong), [`crate::inspect`] (who decides).
 
 use super::error::OpenError;
-use super::meta::MetaFile;
+use super::meta::{META_NAME, MetaFile};
 use super::recovery::{Told, recover};
 use super::released::{RELEASED_NAME, Released};
-use super::table::{SideTable, table_path};
+use super::table::{SideTable, look_at_table, table_paths};
 use super::tiered::Catalogue;
 use crate::disk::{Disk, DiskFile, write_all_at};
 use crate::seal::Sealing;
@@ -92,13 +92,18 @@ fn last_byte(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Writes a side file anew; the one that is there is put aside.
+/// Writes a side file and its twin anew, as far as they do not say this; what is there instead is put aside.
 pub(crate) fn renew_table(disk: &dyn Disk, dir: &Path, table: &SideTable) -> io::Result<()> {
-    let path = table_path(dir, table.base);
-    match disk.open(&path) {
-        Ok(_) => drop(move_aside(disk, dir, &path)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+    for path in table_paths(dir, table.base) {
+        match look_at_table(disk, &path) {
+            Ok(None) => {}
+            Ok(Some(there)) if there == *table => {}
+            Ok(Some(_)) => drop(move_aside(disk, dir, &path)?),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                drop(move_aside(disk, dir, &path)?);
+            }
+            Err(error) => return Err(error),
+        }
     }
     table.write(disk, dir)
 }
@@ -132,6 +137,19 @@ pub(crate) fn renew_copies(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         Some(catalogue) => catalogue.write(disk, dir),
         None => Ok(()),
     }
+}
+
+/// Says that no frame was given up; the file that says otherwise is copied aside. For a journal that has all of them:
+/// a start then applies all again.
+pub(crate) fn forget_purged(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    let Some((mut file, mut meta)) = MetaFile::open(disk, dir)? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    if meta.purged.take().is_some() {
+        copy_aside(disk, dir, &dir.join(META_NAME), 0)?;
+        file.write(&meta)?;
+    }
+    Ok(())
 }
 
 /// Opens the journal as a start does, and closes it: a torn tail is cut then. With `lose_synced` the first frame

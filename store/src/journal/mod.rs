@@ -66,6 +66,7 @@ use queue::{Queue, Running};
 use recovery::{Told, recover};
 use spot::Reading;
 use stats::Health;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tail::Tail;
@@ -106,6 +107,12 @@ impl Default for JournalOptions {
             tier: None,
         }
     }
+}
+
+/// The last frame that the journal in `dir` gave up, as far as its meta file can be read.
+pub(crate) fn purged(disk: &dyn Disk, dir: &Path) -> io::Result<Option<LogIndex>> {
+    let meta = meta::Slots::look(disk, dir)?.and_then(|slots| slots.meta());
+    Ok(meta.and_then(|meta| meta.purged).map(|purged| purged.index))
 }
 
 /// A handle to the journal; clones share it and may read from any thread.

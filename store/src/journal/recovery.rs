@@ -247,9 +247,6 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
         let this = &mut scanned[nth];
         let next = headers.get(nth + 1);
         let covered = next.is_some_and(|next| next.first_index.0 <= told.trusted_end);
-        let table = (covered && inventory.has_table(header.base))
-            .then(|| read_table(disk, dir, header.base))
-            .flatten();
         let joins_next = |table: &SideTable| {
             next.is_some_and(|next| {
                 let released = inventory.released.as_ref();
@@ -258,15 +255,23 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
                     || released.is_some_and(|list| list.covers(table.end(), next.base))
             })
         };
-        let table = table.filter(|table| table.belongs_to(&header) && joins_next(table));
-        if let Some(table) = table {
+        let fits = |table: &SideTable| table.belongs_to(&header) && joins_next(table);
+        let there = inventory.has_tables(header.base);
+        let table = (covered && there != [false; 2])
+            .then(|| read_table(disk, dir, header.base, fits))
+            .flatten();
+        if let Some((table, is_twin)) = table {
             first.skip(&table);
-            this.segment.set_table(table.frames, table.given_back);
+            this.segment
+                .set_table(table.frames.clone(), table.given_back.clone());
+            if is_twin || there != [true; 2] {
+                missing_tables.push(table);
+            }
             continue;
         }
         if object.is_some() {
-            let what = "it lies in the object store, and its side file, which says where its frames lie, is \
-                        missing or damaged, or no checkpoint covers it";
+            let what = "it lies in the object store, and its side file and the twin of that, which say where its \
+                        frames lie, are missing or damaged, or no checkpoint covers it";
             return Err(corrupt(
                 this.path.clone(),
                 first.index,

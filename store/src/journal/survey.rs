@@ -15,7 +15,7 @@ use super::manifest::{FrameAt, Part};
 use super::pack::unpack;
 use super::released::Released;
 use super::segment::{Segment, SegmentHeader};
-use super::table::{SideTable, look_at_table, table_path};
+use super::table::{SideTable, read_table, table_path};
 use crate::disk::Disk;
 use crate::finding::Findings;
 use crate::inspect::{Away, ShardFolder, Source};
@@ -38,12 +38,15 @@ pub(crate) struct Survey {
     segments: Vec<Surveyed>,
     /// First log index after the last frame that counts.
     pub(crate) next_index: LogIndex,
-    /// Side files that full segments lack, or whose are of no use, but for those of which a frame is not sound.
+    /// Side files that full segments lack, or whose are of no use, or have no twin; but not where a frame is not
+    /// sound.
     pub(crate) missing_tables: Vec<SideTable>,
     /// Positions between segments, and in front of the first, that no segment has.
     pub(crate) gaps: Vec<(Position, Position)>,
     /// Where the journal ends though what was synced goes on: its file, the offset there, and the log index.
     pub(crate) broken_at: Option<(PathBuf, u64, LogIndex)>,
+    /// The last frame that was given up on purpose, as one that a checkpoint covers.
+    pub(crate) purged: Option<LogIndex>,
     /// Frames read last.
     recent: Vec<(LogIndex, Result<Bytes, String>)>,
 }
@@ -132,6 +135,7 @@ impl Survey {
             gaps,
             broken_at,
             next_index,
+            purged,
         } = walk::walk(source, folder, covered, findings)?;
         Ok(Survey {
             disk: source.disk.clone(),
@@ -141,6 +145,7 @@ impl Survey {
             missing_tables: tables,
             gaps,
             broken_at,
+            purged,
             recent: Vec::new(),
         })
     }
@@ -326,11 +331,12 @@ impl Survey {
             one.part = None;
             return true;
         }
-        let table = look_at_table(&*self.disk, &self.dir, one.header.base);
-        let Some(table) = table.ok().flatten() else {
+        let fits = |table: &SideTable| table.belongs_to(&one.header);
+        let table = read_table(&*self.disk, &self.dir, one.header.base, fits);
+        let Some((table, _)) = table else {
             return false;
         };
-        if !table.belongs_to(&one.header) || table.given_back == one.segment.given_back() {
+        if table.given_back == one.segment.given_back() {
             return false;
         }
         one.segment.set_table(table.frames, table.given_back);
@@ -373,6 +379,15 @@ impl Survey {
             false => span.offset,
         });
         (one.path.clone(), offset)
+    }
+
+    /// Whether every frame from the first on is there, as a whole and on the disk.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut segments = self.segments.iter();
+        let begins = self.segments.first().map(|one| one.header.base) == Some(Position(0));
+        let is_here =
+            |one: &Surveyed| one.segment.object().is_none() && one.segment.given_back().is_empty();
+        begins && self.gaps.is_empty() && self.broken_at.is_none() && segments.all(is_here)
     }
 
     /// Whether some segments lie in the object store.

@@ -1,12 +1,13 @@
 //! The side file of a sealed segment: where its frames lie, and what of it was given back.
 //!
-//! Owns: the layout, its checksums, and how one becomes durable. A segment's frames are not read at
-//! opening when a sound side file says where they are. Never the only word on a frame: the frames
-//! carry all of it themselves, but for what was given back. Read next: [`super::segment`],
+//! Owns: the layout, its checksums, how one becomes durable, and that there are two of it. A segment's frames
+//! are not read at opening when a sound side file says where they are. The frames carry all of it themselves,
+//! but not where a part was given back, nor when they lie in the object store: so its twin, another file with
+//! the same bytes, serves when the first is lost or rotten. Read next: [`super::segment`],
 //! [`super::recovery`] (when one is believed), [`super::keeper`] (who writes them).
 //!
 //! All numbers are little-endian; the layout is persisted. The file is named like its segment, with
-//! the suffix `.tab`. Header, 128 bytes:
+//! the suffix `.tab`, its twin with `.twin`. Header, 128 bytes:
 //!
 //! | at | size | field |
 //! |---|---|---|
@@ -47,6 +48,7 @@ const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 128;
 const PAIR_BYTES: usize = 8;
 const SUFFIX: &str = ".tab";
+const TWIN_SUFFIX: &str = ".twin";
 
 /// What a side file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,10 +170,16 @@ impl SideTable {
         LogIndex(self.first_index.0 + self.frames.places.len() as u64)
     }
 
-    /// Makes it the segment's side file: durable, and the one before is gone, or nothing has changed.
+    /// Makes it the segment's side file: both files say it, durably, on return. One that says it already is left as
+    /// it is; of each the one before is gone, or nothing has changed.
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        let path = table_path(dir, self.base);
-        replace_file(disk, dir, &path, &self.encode())
+        for path in table_paths(dir, self.base) {
+            let there = look_at_table(disk, &path);
+            if there.ok().flatten().as_ref() != Some(self) {
+                replace_file(disk, dir, &path, &self.encode())?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -194,27 +202,45 @@ pub(crate) fn table_path(dir: &Path, base: Position) -> PathBuf {
     dir.join(format!("{:020}{SUFFIX}", base.0))
 }
 
+/// The paths of the side file and its twin: which is believed first comes first.
+pub(crate) fn table_paths(dir: &Path, base: Position) -> [PathBuf; 2] {
+    let twin = dir.join(format!("{:020}{TWIN_SUFFIX}", base.0));
+    [table_path(dir, base), twin]
+}
+
 /// The position that a side file's name states.
 pub(crate) fn parse_table_name(name: &str) -> Option<Position> {
     parse_name(name, SUFFIX)
 }
 
-/// Reads a side file; `None` when there is none or it is of no use.
-pub(crate) fn read_table(disk: &dyn Disk, dir: &Path, base: Position) -> Option<SideTable> {
-    look_at_table(disk, dir, base).unwrap_or_else(|what| {
-        let path = table_path(dir, base);
-        tracing::warn!(path = %path.display(), error = %what, "a side file is of no use; its segment is read instead");
-        None
-    })
+/// The position that the name of a side file's twin states.
+pub(crate) fn parse_twin_name(name: &str) -> Option<Position> {
+    parse_name(name, TWIN_SUFFIX)
 }
 
-/// Reads a side file; `None` when there is none, an error of kind `InvalidData` when it is not sound.
-pub(super) fn look_at_table(
+/// Reads the side file of a segment, or its twin: the first that is there, sound and `fits`; and whether that is the
+/// twin.
+pub(crate) fn read_table(
     disk: &dyn Disk,
     dir: &Path,
     base: Position,
-) -> io::Result<Option<SideTable>> {
-    let Some(bytes) = read_file(disk, &table_path(dir, base))? else {
+    fits: impl Fn(&SideTable) -> bool,
+) -> Option<(SideTable, bool)> {
+    for (path, is_twin) in table_paths(dir, base).into_iter().zip([false, true]) {
+        match look_at_table(disk, &path) {
+            Ok(Some(table)) if fits(&table) => return Some((table, is_twin)),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a side file is of no use");
+            }
+        }
+    }
+    None
+}
+
+/// Reads a side file; `None` when there is none, an error of kind `InvalidData` when it is not sound.
+pub(super) fn look_at_table(disk: &dyn Disk, path: &Path) -> io::Result<Option<SideTable>> {
+    let Some(bytes) = read_file(disk, path)? else {
         return Ok(None);
     };
     let read = SideTable::decode(&bytes);
@@ -288,12 +314,32 @@ mod tests {
             });
             let written = after.write(&disk, dir);
             disk.crash();
-            let read = read_table(&disk, dir, Position(3)).unwrap();
+            let (read, _) = read_table(&disk, dir, Position(3), |_| true).unwrap();
             assert!(
                 read == after || (written.is_err() && read == sample()),
                 "seed {seed}"
             );
         }
+    }
+
+    #[test]
+    fn its_twin_serves_when_it_is_lost_or_rotten_and_it_is_written_again() {
+        let dir = Path::new("j");
+        let disk = SimDisk::new(1);
+        sample().write(&disk, dir).unwrap();
+        let [path, twin] = table_paths(dir, Position(3));
+        let read = || read_table(&disk, dir, Position(3), |table| *table == sample());
+        assert_eq!(read(), Some((sample(), false)));
+        disk.flip_bit(&path, 140, 1);
+        assert_eq!(read(), Some((sample(), true)));
+        sample().write(&disk, dir).unwrap();
+        assert_eq!(read(), Some((sample(), false)));
+        disk.remove(&path).unwrap();
+        assert_eq!(read(), Some((sample(), true)));
+        disk.remove(&twin).unwrap();
+        assert_eq!(read(), None);
+        sample().write(&disk, dir).unwrap();
+        assert_eq!(disk.contents(&path), disk.contents(&twin));
     }
 
     #[test]

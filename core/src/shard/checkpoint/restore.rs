@@ -1,6 +1,7 @@
 //! The pairs of a checkpoint as the state of a shard.
 //!
-//! Owns: taking them. Never: what a pair holds of a stream (`stream/saved.rs`), forms that were whole (`whole.rs`).
+//! Owns: taking them. Never: what a pair holds of a stream (`stream/saved.rs`), forms that were whole (`whole.rs`), pairs
+//! of which some are missing (`salvage.rs`).
 
 use super::{
     CHECKPOINT_VERSION, CheckpointError, KEY_FORM, KEY_GLOBALS, KEY_HEARD, KEY_PARTING,
@@ -32,16 +33,32 @@ impl Shard<Position> {
         let mut is_empty = true;
         for (key, value) in pairs {
             is_empty = false;
-            if key == WHOLE {
-                self.restore(&value)?;
-                self.was_whole = true;
-            } else {
-                self.restore_pair(&key, value, &mut restored)?;
-            }
+            self.take_pair(&key, value, &mut restored)?;
         }
         if !is_empty && !self.was_whole && !restored.known {
             return Err(CheckpointError::Malformed);
         }
+        self.all_taken(restored);
+        Ok(())
+    }
+
+    /// Takes one pair, or leaves the state as it was.
+    pub(super) fn take_pair(
+        &mut self,
+        key: &[u8],
+        value: Bytes,
+        restored: &mut Restored,
+    ) -> Result<(), CheckpointError> {
+        if key != WHOLE {
+            return self.restore_pair(key, value, restored);
+        }
+        self.restore(&value)?;
+        self.was_whole = true;
+        Ok(())
+    }
+
+    /// Does what can be done only once all pairs are there.
+    pub(super) fn all_taken(&mut self, mut restored: Restored) {
         for place in 0..self.streams.len() {
             let Some(stream) = self.streams[place].as_deref_mut() else {
                 continue;
@@ -60,7 +77,6 @@ impl Shard<Position> {
             let mut state = index.lock();
             state.restore(serial, restored.blocks_end, restored.blocks);
         }
-        Ok(())
     }
 
     fn restore_pair(
@@ -143,11 +159,18 @@ impl Shard<Position> {
 
 /// What is known while pairs are taken.
 #[derive(Default)]
-struct Restored {
+pub(super) struct Restored {
     known: bool,
     blocks_end: u32,
     blocks: Vec<u32>,
     serial: u64,
     received: FxHashMap<Serial, Vec<u64>>,
     ids: FxHashMap<Serial, StreamId>,
+}
+
+impl Restored {
+    /// Whether the head of a stream was taken.
+    pub(super) fn has_stream(&self, serial: u64) -> bool {
+        self.ids.contains_key(&Serial(serial))
+    }
 }

@@ -14,7 +14,7 @@ use crate::journal::meta::{META_NAME, Meta, Slots};
 use crate::journal::recovery::{Expect, Scanned, Told, scan, segment_of};
 use crate::journal::released::{RELEASED_NAME, Released};
 use crate::journal::segment::{SegmentHeader, filled, segment_path};
-use crate::journal::table::{SideTable, look_at_table, table_path};
+use crate::journal::table::{SideTable, look_at_table, table_path, table_paths};
 use crate::journal::tiered::{Catalogue, TIERED_NAME, Tiered};
 use crate::tier::{Object, ObjectFile};
 use anabranch_core::id::{LogIndex, Position};
@@ -53,6 +53,7 @@ pub(super) struct Found {
     pub(super) gaps: Vec<(Position, Position)>,
     pub(super) broken_at: Option<(PathBuf, u64, LogIndex)>,
     pub(super) next_index: LogIndex,
+    pub(super) purged: Option<LogIndex>,
 }
 
 /// See [`Survey::of`](super::Survey::of).
@@ -124,6 +125,7 @@ pub(super) fn walk(
         gaps: walk.gaps,
         broken_at: walk.broken_at,
         next_index: LogIndex(walk.expect.map_or(0, |end| end.index)),
+        purged: walk.meta.purged.map(|purged| purged.index),
     })
 }
 
@@ -314,44 +316,71 @@ impl Walk<'_> {
         }
     }
 
-    /// The side file, when it is sound and tells of this segment, which must be full.
+    /// The side file or its twin, when one is sound and tells of this segment, which must be full.
     fn table(&mut self, header: &SegmentHeader, next: Option<&SegmentHeader>) -> Option<SideTable> {
         let next = next?;
-        let path = table_path(self.dir, header.base);
-        match look_at_table(&**self.disk, self.dir, header.base) {
-            Ok(None) => {
+        let [mut first, mut twin] = self.tables(header, next);
+        if first != twin {
+            // A server may be writing them.
+            [first, twin] = self.tables(header, next);
+        }
+        let [path, twin_path] = table_paths(self.dir, header.base);
+        let (kind, missing) = (FindingKind::TableCopy, FindingKind::TableMissing);
+        let only_one = || "there is only one of the two".to_owned();
+        let (table, kind, copy, what) = match (first, twin) {
+            (Ok(table), Ok(same)) if table == same => return Some(table),
+            // The first is written first: a server is about to write the other, or will be.
+            (Ok(table), Ok(_)) => (table, missing, twin_path, "it is older".to_owned()),
+            (Ok(table), Err(Some(what))) => (table, kind, twin_path, what),
+            (Ok(table), Err(None)) => (table, missing, twin_path, only_one()),
+            (Err(Some(what)), Ok(table)) => (table, kind, path, what),
+            (Err(None), Ok(table)) => (table, missing, path, only_one()),
+            (Err(None), Err(None)) => {
                 let what = "the segment has no side file";
-                self.findings
-                    .add(FindingKind::TableMissing, path, None, what);
-                None
+                self.findings.add(missing, path, None, what);
+                return None;
             }
-            Ok(Some(table)) if !table.belongs_to(header) => {
-                let what = "it tells of another life of the segment";
+            (Err(told), Err(told_of_twin)) => {
+                let what = told.or(told_of_twin).unwrap_or_default();
                 self.findings.add(FindingKind::Table, path, Some(0), what);
-                None
+                return None;
+            }
+        };
+        let at = kind.is_defect().then_some(0);
+        self.findings.add(kind, copy, at, what);
+        self.tables.push(table.clone());
+        Some(table)
+    }
+
+    /// What the side file and its twin say; or why they are of no use, unless they are just not there.
+    fn tables(
+        &self,
+        header: &SegmentHeader,
+        next: &SegmentHeader,
+    ) -> [Result<SideTable, Option<String>>; 2] {
+        let of_no_use = |what: &str| Err(Some(what.to_owned()));
+        table_paths(self.dir, header.base).map(|path| match look_at_table(&**self.disk, &path) {
+            Ok(None) => Err(None),
+            Ok(Some(table)) if !table.belongs_to(header) => {
+                of_no_use("it tells of another life of the segment")
             }
             Ok(Some(table)) => {
                 let released = self.released.as_ref();
                 let joins = table.joins(next)
                     || released.is_some_and(|list| list.covers(table.end(), next.base))
                     || self.is_gone(table.end());
-                if !joins {
-                    let what = "the next segment does not go on where it says that this one ends";
-                    self.findings.add(FindingKind::Table, path, Some(0), what);
+                match joins {
+                    true => Ok(table),
+                    false => of_no_use(
+                        "the next segment does not go on where it says that this one ends",
+                    ),
                 }
-                joins.then_some(table)
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let what = "its checksums do not match";
-                self.findings.add(FindingKind::Table, path, Some(0), what);
-                None
+                of_no_use("its checksums do not match")
             }
-            Err(error) => {
-                self.findings
-                    .add(FindingKind::Unreadable, path, None, error.to_string());
-                None
-            }
-        }
+            Err(error) => Err(Some(format!("it cannot be read: {error}"))),
+        })
     }
 
     /// Compares the frames of a segment that was read with its side file, if that is of use.
@@ -367,6 +396,7 @@ impl Walk<'_> {
             let what = "it says that frames lie elsewhere than they do";
             self.findings.add(FindingKind::Table, path, Some(0), what);
         }
+        self.tables.retain(|table| table.base != read.base);
         self.tables.push(read);
     }
 
