@@ -34,6 +34,7 @@ mod matching;
 mod modes;
 mod once;
 mod overdue;
+mod pinned;
 mod places;
 mod policies;
 mod questions;
@@ -163,6 +164,7 @@ pub struct Shard<B: Place> {
     pub(crate) session_counter: u64,
     pub(crate) heard: Heard,
     wills: wills::Wills,
+    pinned: pinned::Pinned,
     pub(crate) values: values::Values,
     pub(crate) groups: groups::Groups,
     // Derived.
@@ -239,6 +241,7 @@ impl<B: Place> Shard<B> {
             session_counter: 0,
             heard: Heard::default(),
             wills: wills::Wills::default(),
+            pinned: pinned::Pinned::default(),
             values: values::Values::default(),
             groups: groups::Groups::default(),
             filters: FxHashMap::default(),
@@ -292,6 +295,7 @@ impl<B: Place> Shard<B> {
             shard.values.marks.begin();
             shard.heard.changes.begin();
             shard.will_changes().begin();
+            shard.pinned.changes.begin();
             shard.groups.changes.begin();
             shard.referred.changes.begin();
         }

@@ -234,6 +234,7 @@ fn dead_ranges_are_those_that_no_message_needs() {
         let mut dice = Dice(seed);
         let mut world = World::new(20_000);
         world.body_bytes = 3_000;
+        world.pins = false;
         let mut kept = Kept::default();
         let mut shard = world.shard();
         shard.set_blocks(kept.blocks());

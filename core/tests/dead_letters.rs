@@ -9,6 +9,7 @@ use anabranch_core::limits::{
     DeadLetterKey, DeadLetterStrategy, DeadLetterTo, Overflow, StreamLimits,
 };
 use anabranch_core::port::{Question, ShardReply};
+use node::kept::{Kept, peek, survives};
 use node::*;
 use std::sync::Arc;
 
@@ -203,12 +204,13 @@ fn what_cannot_be_read_stays_and_holds_up_nobody() {
     node.pass(20);
     node.restart();
     let client = node.connect(0);
-    reject_next(&mut node, client);
+    node.pass(1);
     assert_eq!(take(&mut node, client, "dead").as_deref(), Some("broken"));
 }
 
+/// They were ready once more, so consumers of the queue were handed what had been dropped.
 #[test]
-fn after_a_restart_what_waited_is_ready_again() {
+fn after_a_restart_what_waited_is_with_nobody_and_goes_on() {
     let mut node = Node::new(1, 1);
     let client = node.connect(0);
     node.declare_with(client, "q", true, insisting("")).unwrap();
@@ -217,13 +219,60 @@ fn after_a_restart_what_waited_is_ready_again() {
         reject_next(&mut node, client);
     }
     node.pass(20);
-    node.restart();
+    for _ in 0..2 {
+        node.restart();
+        let client = node.connect(0);
+        let stat = node.stat("q");
+        assert_eq!((stat.ready, stat.dead_letters_waiting), (0, 3));
+        assert!(node.get(client, "q", TAG).is_none());
+    }
     let client = node.connect(0);
-    let stat = node.stat("q");
-    assert_eq!((stat.ready, stat.dead_letters_waiting), (3, 0));
     node.declare(client, "dead", true).unwrap();
+    node.pass(31_000);
     for number in 0..3 {
-        reject_next(&mut node, client);
         assert_eq!(take(&mut node, client, "dead"), Some(number.to_string()));
     }
+    node.pass(20);
+    assert_eq!(waiting(&mut node), 0);
+    node.restart();
+    assert_eq!((waiting(&mut node), node.stat("q").ready), (0, 0));
+}
+
+/// A checkpoint says which they are, and that one has arrived.
+#[test]
+fn a_checkpoint_keeps_what_waits() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare_with(client, "q", true, insisting("")).unwrap();
+    node.declare_with(client, "dead", true, full_at(1)).unwrap();
+    for number in 0..3 {
+        node.publish(client, "", "q", &number.to_string(), 0);
+        reject_next(&mut node, client);
+    }
+    node.publish(client, "", "q", "ready", 0);
+    node.pass(20);
+    let (fabric, authority) = (node.fabric.clone(), node.authority.clone());
+    let mut kept = Kept::default();
+    let data = node.data.get_mut(&ShardId(1)).unwrap();
+    let mut restored = survives(&mut kept, data, &fabric, &authority);
+    let stream = node.stat("q").stream;
+    let data = node.data.get_mut(&ShardId(1)).unwrap();
+    let left: Vec<String> = peek(&mut restored, &data.journal, stream, 9)
+        .into_iter()
+        .map(|(_, _, message)| String::from_utf8(message.body.to_vec()).unwrap())
+        .collect();
+    assert_eq!(left, ["ready"]);
+    let client = node.connect(0);
+    for _ in 0..3 {
+        take(&mut node, client, "dead").unwrap();
+        node.pass(31_000);
+        node.pass(1);
+    }
+    node.pass(20);
+    let data = node.data.get_mut(&ShardId(1)).unwrap();
+    survives(&mut kept, data, &fabric, &authority);
+    assert!(
+        kept.pairs().keys().all(|key| key[0] != 6),
+        "all have arrived"
+    );
 }

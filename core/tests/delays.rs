@@ -536,3 +536,22 @@ proptest! {
         prop_assert_eq!(waiting(&mut node), 0);
     }
 }
+
+/// Rounds that follow each other closely put off nothing: each of them looks.
+#[test]
+fn rounds_that_follow_closely_do_not_put_off_what_is_due() {
+    let mut node = Node::new(1, 1);
+    let client = node.connect(0);
+    node.declare(client, "q", true).unwrap();
+    node.bind(client, "q", "a");
+    node.consume(client, "q", 10).unwrap();
+    delay(&mut node, client, "a", "late", 1_000);
+    for _ in 0..199 {
+        node.pass(5);
+    }
+    assert!(node.mail(client).deliveries.is_empty());
+    for _ in 0..2 {
+        node.pass(5);
+    }
+    assert_eq!(taken(&mut node, client), ["late"]);
+}

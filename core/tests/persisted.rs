@@ -7,6 +7,7 @@ mod node;
 
 use anabranch_core::address::Address;
 use anabranch_core::authority::AllowAll;
+use anabranch_core::death::DeathReason;
 use anabranch_core::gateway::FilterSpec;
 use anabranch_core::id::*;
 use anabranch_core::message::{Message, OriginTag, Quality};
@@ -22,7 +23,8 @@ use std::sync::Arc;
 const PAYLOAD: &[u8] = include_bytes!("samples/payload-1.bin");
 const WHOLE_1: &[u8] = include_bytes!("samples/checkpoint-1.bin");
 const WHOLE_2: &[u8] = include_bytes!("samples/checkpoint-2.bin");
-const PAIRS: &[u8] = include_bytes!("samples/checkpoint-3.bin");
+const PAIRS_3: &[u8] = include_bytes!("samples/checkpoint-3.bin");
+const PAIRS_4: &[u8] = include_bytes!("samples/checkpoint-4.bin");
 
 fn message() -> Message {
     Message {
@@ -268,17 +270,47 @@ fn chunks() -> Shard<Position> {
     shard
 }
 
-#[test]
-fn pairs_of_version_3_read_as_they_were_written() {
-    let mut kept = Kept::default();
-    kept.save(&mut chunks());
-    // Limits may have got further fields since: what counts is that these pairs are still read as what they were.
-    renewed(&listed(&kept), "checkpoint-3.bin");
-    let (pairs, blocks) = postcard::from_bytes(PAIRS).unwrap();
+/// The same with messages that stay until their letters have arrived.
+fn pinned() -> Shard<Position> {
+    let mut shard = chunks();
+    let mut frame = PayloadBuilder::default();
+    let (until, reason) = (Offset(520), DeathReason::Rejected);
+    let stream = StreamId::of_registry(2);
+    frame.change(Mark::default(), &Change::Delivered { stream, until });
+    let runs = vec![
+        (Offset(1), Offset(4), reason),
+        (Offset(515), Offset(515), reason),
+    ];
+    frame.change(Mark::default(), &Change::Pinned { stream, runs });
+    let base = Position(1 << 20);
+    shard
+        .apply(UnixMs(1_700_000_002_000), base, &frame.take(), false)
+        .unwrap();
+    shard
+}
+
+/// Limits may have got further fields since: what counts is that these pairs are still read as what they were.
+fn read(sample: &'static [u8], made: &mut Shard<Position>) -> Kept {
+    let (pairs, blocks) = postcard::from_bytes(sample).unwrap();
     let before = Kept::of(pairs, blocks);
     let mut after = shard();
     before.restore(&mut after);
     let journal = Journal::default();
-    assert_eq!(stats(&mut after, &journal), stats(&mut chunks(), &journal));
+    assert_eq!(stats(&mut after, &journal), stats(made, &journal));
     assert_eq!(after.damaged(), None);
+    before
+}
+
+#[test]
+fn pairs_of_version_3_read_as_they_were_written() {
+    read(PAIRS_3, &mut chunks());
+}
+
+#[test]
+fn pairs_of_version_4_read_as_they_were_written() {
+    let mut kept = Kept::default();
+    kept.save(&mut pinned());
+    renewed(&listed(&kept), "checkpoint-4.bin");
+    let kept = read(PAIRS_4, &mut pinned());
+    assert!(kept.pairs().keys().any(|key| key[0] == 6));
 }

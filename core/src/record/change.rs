@@ -5,6 +5,7 @@
 //! Next: `shard/apply.rs`.
 
 use crate::address::{Address, TopicFilter};
+use crate::death::DeathReason;
 use crate::gateway::{FilterSpec, OnceKey};
 use crate::id::{Epoch, Offset, StreamId, UnixMs, VhostId};
 use crate::limits::StreamLimits;
@@ -222,6 +223,13 @@ pub enum Change {
         stream: StreamId,
         /// The first offset that is kept.
         first: Offset,
+    },
+    /// Messages were dropped, and stay with nobody until their letters have arrived: then they leave.
+    Pinned {
+        /// Which stream.
+        stream: StreamId,
+        /// First and last offset of each run, and why.
+        runs: Vec<(Offset, Offset, DeathReason)>,
     },
 }
 

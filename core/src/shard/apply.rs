@@ -133,6 +133,7 @@ impl<B: Place> Shard<B> {
         self.limiter.forget(id, &stream.bounds);
         self.delays.forget(id);
         self.unsent.forget(id);
+        self.pinned.forget(id);
         self.sweeps.forget(id, &stream.bounds);
         self.account(stream.is_queue(), stream.kept(), Volume::default());
         if let Some(session) = stream.session().cloned() {
@@ -220,6 +221,9 @@ impl<B: Place> Shard<B> {
                 for id in open {
                     self.apply_close(clock, id);
                 }
+                if life == self.incarnation & 0xFFFF_FFFF_FFFF {
+                    self.resume_pinned();
+                }
             }
             Change::CreateStream {
                 stream,
@@ -253,6 +257,7 @@ impl<B: Place> Shard<B> {
             Change::Settled { stream, ranges } => {
                 self.remove_ranges(stream, &ranges);
             }
+            Change::Pinned { stream, runs } => self.apply_pinned(stream, &runs),
             Change::Trim { stream, first } => self.apply_trim(stream, first),
             Change::Taken { stream, key } => self.apply_taken(mark, stream, key),
             Change::Forgotten { stream, key } => self.apply_forgotten(mark, stream, key),
@@ -353,6 +358,7 @@ impl<B: Place> Shard<B> {
         if id.is_delayed() {
             self.forget_due(id, ranges);
         }
+        self.pinned.gone(id, ranges);
         let place = self.by_id.get(&id);
         let stream = place.and_then(|place| self.streams[*place as usize].as_deref_mut());
         let Some(stream) = stream else {

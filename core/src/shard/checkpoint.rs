@@ -11,11 +11,12 @@
 //! | 3, number 8 | a will that is due: vhost and will |
 //! | 4, number 8 | a parting ([`Parting`](crate::port::Parting)) |
 //! | 5, vhost 4, address | a last value: the message as a record has it |
+//! | 6, stream 8 | messages that stay until their letters have arrived (`pinned.rs`) |
 //! | 16, serial 8 | all of a stream but its entries (`stream/saved.rs`) |
 //! | 17, serial 8, chunk 8 | some of a stream's entries (`stream/saved.rs`) |
 //! | 32, group 8 | how many entries refer to each of 512 pages of the journal (`referred.rs`) |
 //!
-//! Versions 1 and 2 were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
+//! Version 3 had no pairs of kind 6. Versions 1 and 2 were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
 //!
 //! Owns: these keys, freezing, copying bit by bit, and what of the journal is referred to.
 //! Never: the leader's memory; files (`store/`).
@@ -44,7 +45,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Persisted: the form of a checkpoint.
-pub const CHECKPOINT_VERSION: u8 = 3;
+pub const CHECKPOINT_VERSION: u8 = 4;
+/// The first that was made of pairs. Version 4 has pairs that version 3 does not know.
+const FIRST_OF_PAIRS: u8 = 3;
 
 /// Key of the only pair of a checkpoint that is not made of pairs.
 const WHOLE: &[u8] = b"";
@@ -54,6 +57,7 @@ const KEY_HEARD: u8 = 2;
 const KEY_WILL: u8 = 3;
 const KEY_PARTING: u8 = 4;
 const KEY_VALUE: u8 = 5;
+const KEY_PINNED: u8 = 6;
 const KEY_REFERRED: u8 = 32;
 
 /// What choosing what to copy next costs, as if it were so many bytes.
@@ -195,6 +199,7 @@ impl Shard<Position> {
         self.values.marks.freeze();
         self.heard.changes.freeze();
         self.will_changes().freeze();
+        self.pinned.changes.freeze();
         self.groups.changes.freeze();
     }
 
@@ -272,6 +277,9 @@ impl Shard<Position> {
         }
         if let Some((number, value)) = self.groups.next_change() {
             return Some((numbered(KEY_PARTING, number), value));
+        }
+        if let Some((stream, value)) = self.pinned.next_change() {
+            return Some((numbered(KEY_PINNED, stream.0), value));
         }
         let (group, value) = self.referred.next_change()?;
         Some((numbered(KEY_REFERRED, group), value))

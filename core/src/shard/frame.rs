@@ -9,6 +9,7 @@ use crate::gateway::PublishOutcome;
 use crate::id::{MonotonicMs, Now, Offset, StreamId, WorkerId};
 use crate::port::ShardRequest;
 use crate::record::{Change, Mark};
+use crate::stream::Stream;
 use bytes::Bytes;
 
 /// How long settlements may wait for a frame of their own, in milliseconds.
@@ -36,12 +37,10 @@ impl<B: Place> Shard<B> {
                 continue;
             };
             // The cursor first: a settled offset lies below it.
-            if found.cursor() > found.cursor_known {
-                found.cursor_known = found.cursor();
-                let until = Offset(found.cursor());
-                let change = Change::Delivered { stream, until };
+            if let Some(change) = delivered(found) {
                 self.builder.change(Mark::default(), &change);
             }
+            self.write_pins(stream);
             self.write_receipts(stream);
             if !ranges.is_empty() {
                 let change = Change::Settled { stream, ranges };
@@ -55,6 +54,20 @@ impl<B: Place> Shard<B> {
         self.unapplied_bytes += payload.len();
         self.progress.taken();
         Some(payload)
+    }
+
+    /// Puts what of a queue was handed out into the next frame, before a change that moves its cursor: what lies below a
+    /// cursor that was moved by another change would count as never handed out.
+    pub(super) fn tell_delivered(&mut self, id: StreamId) {
+        if !self.journalled() {
+            return;
+        }
+        self.with_levels(id, |shard, level| {
+            if let Some(change) = delivered(level) {
+                shard.builder.change(Mark::default(), &change);
+            }
+            true
+        });
     }
 
     /// Puts a change that changes nothing into the next frame, so that a checkpoint can stand above the
@@ -163,4 +176,15 @@ impl<B: Place> Shard<B> {
             }
         }
     }
+}
+
+/// How far a stream is handed out, if the journal does not know.
+fn delivered<B: Place>(stream: &mut Stream<B>) -> Option<Change> {
+    (stream.cursor() > stream.cursor_known).then(|| {
+        stream.cursor_known = stream.cursor();
+        Change::Delivered {
+            stream: stream.id,
+            until: Offset(stream.cursor()),
+        }
+    })
 }

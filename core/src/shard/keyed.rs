@@ -148,8 +148,10 @@ impl<B: Place> Shard<B> {
             let key = key_of(&self.codecs, &message);
             let place = stream.keyed.as_deref().and_then(|keyed| {
                 match keyed.target(key) {
-                    // Those of its key that wait go before it.
-                    Target::Reader(number) if !keyed.has_waiting(key) => {
+                    // Those of its key that wait go before it; one that came back waits itself.
+                    Target::Reader(number)
+                        if !keyed.has_waiting(key) && !keyed.is_paused(offset) =>
+                    {
                         stream.readers.numbered(number)
                     }
                     Target::Reader(_) | Target::Nobody => None,

@@ -118,6 +118,7 @@ impl<B: Place> Shard<B> {
         if stream.limits.insists() {
             let entry = stream.entry(offset);
             let bytes = entry.map_or(0, |entry| u64::from(entry.body_bytes));
+            self.pin(stream.id, offset, reason);
             if self.unsent.enter(stream.id, (offset, bytes), reason) {
                 return stream.leave(offset);
             }

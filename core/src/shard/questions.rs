@@ -77,6 +77,7 @@ impl<B: Place> Shard<B> {
                     Err(Refusal::new(ErrorKind::NotSupported, why))
                 }
                 Some(_) => {
+                    self.tell_delivered(id);
                     let ranges = self.leave_ready(id);
                     return self.change(now.unix, mark, Change::Purge { stream: id, ranges });
                 }

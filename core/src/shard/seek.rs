@@ -45,6 +45,7 @@ impl<B: Place> Shard<B> {
             known.is_ok()
         });
         known?;
+        self.tell_delivered(id);
         let mut targets = targets.into_iter();
         let mut all = Ranges::new();
         self.with_levels(id, |_, level| {

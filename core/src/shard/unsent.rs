@@ -3,19 +3,21 @@
 //! Where a stream's limits insist ([`StreamLimits::insists`](crate::limits::StreamLimits::insists)), a message that it
 //! dropped stays in it, handed to nobody, until all its destinations have taken it. One that is refused, or that has no
 //! destination, is tried again, longer each time; those of its stream that are dropped meanwhile wait behind it. They take
-//! room in their stream. One that cannot be read stays as long as this life of the node, and is not tried again. All of
-//! this is the leader's memory: after a restart such a message is ready once more.
+//! room in their stream. One that cannot be read stays as long as this life of the node, and is not tried again. When they
+//! are tried is the leader's memory; which they are is in the journal (`pinned.rs`), so that they go on after a restart.
 //!
 //! Owns: which of them wait, as runs, and until when.
 //! Never: sends anything (`forward.rs`), decides that a message goes (`limit.rs`).
+//! Next: `pinned.rs`.
 
 use super::forward::Errand;
+use super::pinned::{self, Runs};
 use super::{Place, Shard};
 use crate::death::DeathReason;
 use crate::id::{MonotonicMs, StreamId};
 use crate::stream::{Stream, Volume};
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// How long letters wait that were refused once, in milliseconds; after that twice as long each time.
 const WAIT_MS: u64 = 500;
@@ -36,7 +38,7 @@ struct Letters {
     /// All that have not arrived.
     kept: Volume,
     /// Those that wait: first offset of each run, its last, and why they were dropped.
-    waiting: BTreeMap<u64, (u64, DeathReason)>,
+    waiting: Runs,
     /// When they are tried again, if some wait.
     due: Option<MonotonicMs>,
     /// How often they were refused since one was taken.
@@ -45,11 +47,7 @@ struct Letters {
 
 impl Letters {
     fn insert(&mut self, offset: u64, reason: DeathReason) {
-        let before = self.waiting.range_mut(..offset).next_back();
-        match before {
-            Some((_, (last, why))) if *last + 1 == offset && *why == reason => *last = offset,
-            _ => drop(self.waiting.insert(offset, (offset, reason))),
-        }
+        pinned::extend(&mut self.waiting, (offset, offset), reason);
     }
 
     fn pop(&mut self) -> Option<(u64, DeathReason)> {
@@ -122,6 +120,21 @@ impl Unsent {
             letters.insert(offset, reason);
         }
         behind
+    }
+
+    /// A letter of an earlier life that had not arrived: it is sent on now.
+    pub(super) fn resume(
+        &mut self,
+        now: MonotonicMs,
+        id: StreamId,
+        (offset, bytes): (u64, u64),
+        reason: DeathReason,
+    ) {
+        let letters = self.streams.entry(id).or_default();
+        letters.kept.entries += 1;
+        letters.kept.bytes += bytes;
+        letters.insert(offset, reason);
+        self.arm(id, Some(now));
     }
 
     /// It was refused.

@@ -88,6 +88,8 @@ pub struct Keyed {
     seats: Vec<u32>,
     /// Held offsets whose messages nobody has looked at, with the holder.
     unread: FxHashMap<u64, u32>,
+    /// Came back, and wait before they can go out again: the first of a key holds up the key.
+    paused: BTreeSet<u64>,
 }
 
 impl Keyed {
@@ -185,6 +187,9 @@ impl Keyed {
     }
 
     fn lane_of(&self, key: KeyHash, state: &InFlight) -> u32 {
+        if self.is_held_up(state) {
+            return NOBODY;
+        }
         if let Some(lane) = state.diverted {
             return lane;
         }
@@ -193,6 +198,34 @@ impl Keyed {
             [(only, _)] if self.members.binary_search(&only).is_ok() => only,
             _ => NOBODY,
         }
+    }
+
+    /// Whether the first message that waits of a key may not go out yet.
+    fn is_held_up(&self, state: &InFlight) -> bool {
+        let first = state.waiting.first();
+        first.is_some_and(|first| self.paused.contains(first))
+    }
+
+    /// Whether a message may not go out yet.
+    pub fn is_paused(&self, offset: u64) -> bool {
+        self.paused.contains(&offset)
+    }
+
+    /// A message that waits may not go out before it is resumed, and nothing of its key that is behind it.
+    pub fn pause(&mut self, offset: u64) {
+        if let Some(&key) = self.of.get(&offset) {
+            self.paused.insert(offset);
+            self.arrange(key);
+        }
+    }
+
+    /// It can go out; says whether it was paused.
+    pub fn resume(&mut self, offset: u64) -> bool {
+        let was = self.paused.remove(&offset);
+        if was && let Some(&key) = self.of.get(&offset) {
+            self.arrange(key);
+        }
+        was
     }
 
     /// How much a reader deserves a key, among several that may have it.
@@ -213,13 +246,19 @@ impl Keyed {
     /// Forgets what waits behind an offset, and says which these were: it is to be looked at once more, in order.
     pub fn forget_behind(&mut self, offset: u64) -> Vec<u64> {
         let behind: Vec<u64> = self.waiting.range(offset..).copied().collect();
-        behind.iter().for_each(|offset| self.forget(*offset));
+        for offset in &behind {
+            let paused = self.paused.contains(offset);
+            self.forget(*offset);
+            // It will wait once more.
+            self.paused.extend(paused.then_some(*offset));
+        }
         behind
     }
 
     /// The lowest offset that waits and that this reader can be handed: nobody else holds its key.
     pub fn first_free(&self, number: u32) -> Option<u64> {
-        let free = self.keys.values().filter(|state| state.free_for(number));
+        let states = self.keys.values();
+        let free = states.filter(|state| state.free_for(number) && !self.is_held_up(state));
         free.filter_map(|state| state.waiting.first().copied())
             .min()
     }
@@ -228,7 +267,7 @@ impl Keyed {
     pub fn is_free_for(&self, key: KeyHash, number: u32) -> bool {
         self.keys
             .get(&key)
-            .is_none_or(|state| state.free_for(number))
+            .is_none_or(|state| state.free_for(number) && !self.is_held_up(state))
     }
 
     /// Whether messages of the key are handed out.
@@ -268,6 +307,7 @@ impl Keyed {
 
     /// An offset is handed out.
     pub fn hold(&mut self, offset: u64, holder: u32) {
+        self.paused.remove(&offset);
         let Some(&key) = self.of.get(&offset) else {
             self.unread.insert(offset, holder);
             return;
@@ -322,6 +362,7 @@ impl Keyed {
 
     /// An offset that is not held does not wait any more.
     pub fn forget(&mut self, offset: u64) {
+        self.paused.remove(&offset);
         let Some(key) = self.of.remove(&offset) else {
             return;
         };

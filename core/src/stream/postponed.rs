@@ -5,11 +5,15 @@
 use super::{Place, Stream};
 
 impl<B: Place> Stream<B> {
-    /// Back to its place, where nobody gets it until it is resumed; says whether it waits. Where keys are kept in
-    /// order it does not, nor does what is only owed.
+    /// Back to its place, where nobody gets it until it is resumed; says whether it waits. What is only owed does not.
+    /// Where keys are kept in order all of its key waits with it.
     pub fn postpone(&mut self, offset: u64) -> bool {
         self.release(offset);
-        let waits = self.keyed.is_none() && self.returned.remove(offset);
+        if let Some(keyed) = self.keyed.as_deref_mut() {
+            keyed.pause(offset);
+            return keyed.is_paused(offset);
+        }
+        let waits = self.returned.remove(offset);
         if waits {
             self.postponed.get_or_insert_default().insert(offset);
         }
@@ -18,6 +22,9 @@ impl<B: Place> Stream<B> {
 
     /// It can go out again; says whether it waited.
     pub fn resume(&mut self, offset: u64) -> bool {
+        if let Some(keyed) = self.keyed.as_deref_mut() {
+            return keyed.resume(offset);
+        }
         let waited = self.unpostpone(offset);
         if waited {
             self.returned.insert(offset);

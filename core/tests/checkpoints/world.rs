@@ -3,6 +3,7 @@
 use crate::node::kept;
 use crate::node::{Journal, Node};
 use anabranch_core::authority::{AllowAll, Authority, Principal};
+use anabranch_core::death::DeathReason;
 use anabranch_core::gateway::{FilterSpec, OnceKey};
 use anabranch_core::id::*;
 use anabranch_core::limits::StreamLimits;
@@ -44,6 +45,8 @@ pub struct World {
     memory: usize,
     pub journal: Journal,
     pub body_bytes: usize,
+    /// Some messages stay for their letters, and nobody sees them.
+    pub pins: bool,
     clock: u64,
     sequence: u64,
     message: u64,
@@ -74,6 +77,7 @@ impl World {
             memory,
             journal: Journal::default(),
             body_bytes: 40,
+            pins: true,
             clock: 1_000_000,
             sequence: 0,
             message: 0,
@@ -322,6 +326,21 @@ impl World {
                 only_if: (dice.roll(2) == 0).then(Vec::new),
             },
             30 if dice.roll(12) == 0 => Change::Began { incarnation: LIFE },
+            31 if self.pins => {
+                let Some(stream) = self.some_stream(dice, shard) else {
+                    return;
+                };
+                let (base, end) = self.extent(shard, stream);
+                let first = base + dice.roll(end - base + 1);
+                let last = (first + dice.roll(3)).min(end);
+                let until = Offset(last + 1);
+                frame.change(Mark::default(), &Change::Delivered { stream, until });
+                let reason = [DeathReason::Rejected, DeathReason::Expired][dice.roll(2) as usize];
+                Change::Pinned {
+                    stream,
+                    runs: vec![(Offset(first), Offset(last), reason)],
+                }
+            }
             _ => {
                 let Some(stream) = self.some_stream(dice, shard) else {
                     return;

@@ -4,8 +4,9 @@
 //! of which some are missing (`salvage.rs`).
 
 use super::{
-    CHECKPOINT_VERSION, CheckpointError, KEY_FORM, KEY_GLOBALS, KEY_HEARD, KEY_PARTING,
-    KEY_REFERRED, KEY_VALUE, KEY_WILL, SavedGlobals, WHOLE, number, parsed,
+    CHECKPOINT_VERSION, CheckpointError, FIRST_OF_PAIRS, KEY_FORM, KEY_GLOBALS, KEY_HEARD,
+    KEY_PARTING, KEY_PINNED, KEY_REFERRED, KEY_VALUE, KEY_WILL, SavedGlobals, WHOLE, number,
+    parsed,
 };
 use crate::id::{Position, StreamId, VhostId};
 use crate::index::Blocks;
@@ -72,6 +73,7 @@ impl Shard<Position> {
             let (is_queue, kept) = (stream.is_queue(), stream.kept());
             self.account(is_queue, Default::default(), kept);
         }
+        self.restored_pinned();
         if let Some(index) = &self.index {
             let serial = Serial(restored.serial);
             let mut state = index.lock();
@@ -88,7 +90,7 @@ impl Shard<Position> {
         let (kind, rest) = key.split_first().ok_or(CheckpointError::Malformed)?;
         match *kind {
             KEY_FORM => match value.first() {
-                Some(&CHECKPOINT_VERSION) => restored.known = true,
+                Some(FIRST_OF_PAIRS..=CHECKPOINT_VERSION) => restored.known = true,
                 Some(other) => return Err(CheckpointError::Version(*other)),
                 None => return Err(CheckpointError::Malformed),
             },
@@ -120,6 +122,10 @@ impl Shard<Position> {
                 let vhost = VhostId(u32::from_be_bytes(*vhost));
                 let message = message_from(value).map_err(|_| CheckpointError::Malformed)?;
                 self.values.restore(vhost, message);
+            }
+            KEY_PINNED => {
+                let stream = StreamId(number(rest)?);
+                self.pinned.restore(stream, parsed(&value)?);
             }
             KEY_HEAD => {
                 let serial = Serial(number(rest)?);
