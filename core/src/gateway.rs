@@ -272,6 +272,17 @@ pub enum Command {
         /// How.
         outcome: Outcome,
     },
+    /// All that a consumer has not settled goes back to its places in one step, with what is on its way to it, so that
+    /// nothing overtakes what comes again. Not for consumers that replay ([`Reply::Replaying`]). Answered by
+    /// [`Reply::Done`]: what is delivered to the consumer before the answer is void.
+    GiveBack {
+        /// Answered by this.
+        token: Token,
+        /// Whose.
+        consumer: ConsumerTag,
+        /// What stays with it.
+        except: Vec<Offset>,
+    },
     /// The peer has a delivery of the session and says so before it is settled
     /// ([`Quality::ExactlyOnce`]): from now on it is never handed out as a message again, but as
     /// [`Delivery::received`]. Answered by [`Reply::Done`] when that is as durable as the session.

@@ -446,3 +446,84 @@ fn the_only_member_and_a_session_may_take_as_long_as_they_like() {
         assert!(mail.deliveries.is_empty() && mail.stop.is_none());
     }
 }
+
+/// What was on its way to the consumer came before what it gave back and then got again.
+#[test]
+fn what_is_given_back_comes_again_before_what_was_on_its_way_behind_it() {
+    for (durable, priority_max) in [(false, None), (true, None), (true, Some(3))] {
+        let limits = StreamLimits {
+            priority_max,
+            ..StreamLimits::default()
+        };
+        let (mut node, publisher, consumer) = queue(durable, limits);
+        let other = ConsumerTag(8);
+        node.declare(consumer, "other", durable).unwrap();
+        node.consume_with(consumer, reader("other", other, 10))
+            .unwrap();
+        for body in ["a", "b", "c"] {
+            node.publish(publisher, "", "q", body, 1);
+        }
+        let held = node.mail(consumer).deliveries;
+        assert_eq!(held.len(), 3);
+        node.hold_mail = true;
+        for body in ["d", "e"] {
+            node.publish(publisher, "", "q", body, 1);
+        }
+        node.publish(publisher, "", "other", "o", 1);
+        let back = |except| Command::GiveBack {
+            token: Token(5),
+            consumer: TAG,
+            except,
+        };
+        // The second was acknowledged by a transaction that is not committed.
+        node.ask(consumer, back(vec![held[1].offset]));
+        node.hold_mail = false;
+        node.settle();
+        let mail = node.mail(consumer);
+        let [Answer::Done { token, result }] = &mail.answers[..] else {
+            panic!("{:?}", mail.answers);
+        };
+        assert_eq!((*token, result), (Token(5), &Ok(Reply::Done)));
+        let of = |tag| {
+            let its = mail.deliveries.iter();
+            let its = its.filter(move |delivery| delivery.consumer == tag);
+            its.map(|delivery| (&*delivery.message.body, delivery.attempt))
+                .collect::<Vec<_>>()
+        };
+        let again: [(&[u8], u32); 4] = [(b"a", 2), (b"c", 2), (b"d", 2), (b"e", 2)];
+        assert_eq!(of(TAG), again);
+        assert_eq!(of(other), [(&b"o"[..], 1)]);
+        node.settle_one(consumer, TAG, held[1].offset, Outcome::Accepted);
+        assert_eq!((node.stat("q").ready, node.stat("q").unsettled), (0, 4));
+        node.cancel(consumer, TAG);
+        for delivery in mail.deliveries.iter().filter(|one| one.consumer == TAG) {
+            node.settle_one(consumer, TAG, delivery.offset, Outcome::Accepted);
+        }
+        assert_eq!((node.stat("q").ready, node.stat("q").unsettled), (0, 0));
+    }
+}
+
+/// The answer came first, so what had been on its way came to a consumer that was gone, and stayed with it for as long as
+/// its connection lived.
+#[test]
+fn what_was_on_its_way_to_a_cancelled_consumer_comes_before_the_answer() {
+    for durable in [false, true] {
+        let (mut node, publisher, consumer) = queue(durable, StreamLimits::default());
+        node.hold_mail = true;
+        node.publish(publisher, "", "q", "a", 1);
+        let token = Token(5);
+        let cancel = Command::Cancel {
+            token,
+            consumer: TAG,
+        };
+        node.ask(consumer, cancel);
+        let mut mail = anabranch_core::worker::Mail::default();
+        node.workers[1].take_mail(node.now, consumer.id, &mut mail);
+        assert!(mail.answers.is_empty(), "{:?}", mail.answers);
+        assert_eq!(bodies(&mail), ["a"]);
+        assert_eq!(mail.late.len(), 1);
+        node.hold_mail = false;
+        node.settle_one(consumer, TAG, Offset(0), Outcome::Released);
+        assert_eq!((node.stat("q").ready, node.stat("q").unsettled), (1, 0));
+    }
+}

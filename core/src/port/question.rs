@@ -158,6 +158,15 @@ pub enum Question {
         /// Which.
         key: OnceKey,
     },
+    /// All that a consumer holds goes back to its places. Reply `Done`, behind whatever was delivered before.
+    GiveBack {
+        /// Whose.
+        consumer: ConsumerKey,
+        /// Its stream.
+        stream: StreamId,
+        /// What stays with it.
+        except: Vec<Offset>,
+    },
     /// The peer of the connection's session has a delivery. Reply `Done`; also when the consumer does not hold it.
     Receive {
         /// The session's consumer.

@@ -15,7 +15,7 @@ use super::{Place, Shard, Store};
 use crate::death::DeathReason;
 use crate::error::ErrorKind;
 use crate::gateway::PublishOutcome;
-use crate::id::{MonotonicMs, Now, Sequence, StreamId, UnixMs, VhostId, WorkerId};
+use crate::id::{MonotonicMs, Now, Offset, Sequence, StreamId, UnixMs, VhostId, WorkerId};
 use crate::limits::{Mode, Overflow, StreamLimits};
 use crate::message::Message;
 use crate::port::{ConsumerKey, Extra, ShardEvent, ShardReply};
@@ -140,6 +140,31 @@ impl<B: Place> Shard<B> {
             }
             _ if waits => self.try_later(stream, offset),
             _ => stream.release(offset),
+        }
+    }
+
+    /// What a reader holds comes back at its own wish, all but this.
+    pub(super) fn take_back(&mut self, id: StreamId, key: ConsumerKey, except: &[Offset]) {
+        self.with_levels(id, |shard, stream| {
+            let Some(number) = stream.readers.find(key).map(|reader| reader.number) else {
+                return false;
+            };
+            let mut count = 0;
+            for offset in stream.held_by(number) {
+                if !except.contains(&stream.outside(offset)) {
+                    count += 1;
+                    shard.give_back(stream, offset, true);
+                }
+            }
+            if let Some(reader) = stream.readers.find(key) {
+                reader.silent = false;
+                reader.held = reader.held.saturating_sub(count);
+            }
+            true
+        });
+        self.settles_since.get_or_insert(self.now.monotonic);
+        if let Some(&place) = self.by_id.get(&id) {
+            self.list(place);
         }
     }
 

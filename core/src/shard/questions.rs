@@ -149,6 +149,15 @@ impl<B: Place> Shard<B> {
                 self.outbox.settle_order(consumer.connection);
                 Ok(ShardReply::Done)
             }
+            Question::GiveBack {
+                consumer,
+                stream,
+                except,
+            } => {
+                self.take_back(stream, consumer, &except);
+                self.outbox.settle_order(consumer.connection);
+                Ok(ShardReply::Done)
+            }
             Question::Get {
                 stream,
                 consumer,

@@ -199,6 +199,25 @@ impl Worker {
                     question,
                 );
             }
+            Command::GiveBack {
+                token,
+                consumer,
+                except,
+            } => {
+                let Some(reader) = state.readers.get_mut(&consumer) else {
+                    return Self::tell(state, token, Ok(Reply::Done));
+                };
+                reader.giving_back += 1;
+                reader.held = except.len() as u32;
+                let (shard, tag) = (reader.shard, consumer);
+                let question = Question::GiveBack {
+                    consumer: ConsumerKey { connection, tag },
+                    stream: reader.stream,
+                    except,
+                };
+                let step = Step::GaveBack { token, tag };
+                self.ask_shard(now, shard, connection, step, question);
+            }
             Command::Get {
                 token,
                 stream,

@@ -31,6 +31,8 @@ pub(super) struct ReaderAt {
     pub(super) held: u32,
     /// A membership: nobody is told when it ends by itself.
     pub(super) member: bool,
+    /// How often its shard is asked to take back what it has: until that is answered deliveries are void.
+    pub(super) giving_back: u32,
 }
 
 /// A connection's session.

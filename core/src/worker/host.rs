@@ -101,6 +101,8 @@ pub struct Mail {
     pub answers: Vec<Answer>,
     /// Deliveries.
     pub deliveries: Vec<Delivery>,
+    /// Answers that come behind them.
+    pub late: Vec<Answer>,
     /// The broker ends it.
     pub stop: Option<StopReason>,
 }
@@ -108,7 +110,10 @@ pub struct Mail {
 impl Mail {
     /// Whether there is nothing to feed.
     pub fn is_empty(&self) -> bool {
-        self.answers.is_empty() && self.deliveries.is_empty() && self.stop.is_none()
+        self.answers.is_empty()
+            && self.deliveries.is_empty()
+            && self.late.is_empty()
+            && self.stop.is_none()
     }
 }
 

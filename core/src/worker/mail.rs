@@ -6,7 +6,7 @@
 
 use super::{Mail, Worker};
 use crate::dispatch::travel_units;
-use crate::id::{ConnectionId, Now, ShardId};
+use crate::id::{ConnectionId, ConsumerTag, Now, ShardId};
 use crate::port::{ConsumerKey, ShardRequest};
 use smallvec::SmallVec;
 
@@ -43,7 +43,7 @@ impl Worker {
             let Some(reader) = state.readers.get_mut(&tag) else {
                 continue;
             };
-            if !reader.presettled {
+            if !reader.presettled && reader.giving_back == 0 {
                 reader.held += run.len() as u32;
             }
             let consumer = ConsumerKey { connection, tag };
@@ -58,6 +58,35 @@ impl Worker {
         }
         for (shard, request) in runs {
             self.request(now, shard, request);
+        }
+    }
+
+    /// What a consumer had was taken back: what had been delivered to it before is in nobody's hands.
+    pub(super) fn void(&mut self, now: Now, connection: ConnectionId, tag: ConsumerTag) {
+        let Some(state) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        let Some(reader) = state.readers.get_mut(&tag) else {
+            return;
+        };
+        reader.giving_back = reader.giving_back.saturating_sub(1);
+        let (shard, stream) = (reader.shard, reader.stream);
+        let mut count = 0;
+        state.mail.deliveries.retain(|delivery| {
+            let stays = delivery.consumer != tag;
+            if !stays {
+                count += travel_units(delivery.message.cost_bytes());
+            }
+            stays
+        });
+        if count > 0 {
+            let consumer = ConsumerKey { connection, tag };
+            let drained = ShardRequest::Drained {
+                consumer,
+                stream,
+                count,
+            };
+            self.request(now, shard, drained);
         }
     }
 

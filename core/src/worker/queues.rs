@@ -354,6 +354,7 @@ impl Worker {
             presettled,
             held: 0,
             member: false,
+            giving_back: 0,
         };
         state.readers.insert(tag, reader);
         state.touch(shard);
@@ -406,6 +407,7 @@ impl Worker {
                     presettled,
                     held: 0,
                     member: false,
+                    giving_back: 0,
                 };
                 state.readers.insert(tag, reader);
             }

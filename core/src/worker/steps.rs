@@ -8,7 +8,7 @@ use super::values::Reading;
 use super::{Connected, HostAnswer, ReaderAt, SessionAt, Verified, Worker};
 use crate::authority::Principal;
 use crate::error::Refusal;
-use crate::gateway::Reply;
+use crate::gateway::{Answer, Reply};
 use crate::id::{ConnectionId, ConsumerTag, Now, ShardId, StreamId, Token, VhostId};
 use crate::meta::{BindingChange, MetaCommand, MetaReply};
 use crate::port::{OpenSession, Question, ReadingKey, ShardReply};
@@ -36,6 +36,8 @@ pub(super) enum Step {
     Attached { token: Token, tag: ConsumerTag },
     /// A consumer was detached.
     Cancelled { token: Token, tag: ConsumerTag },
+    /// What a consumer had was taken back.
+    GaveBack { token: Token, tag: ConsumerTag },
     /// One message was taken, or none.
     Got { token: Token, tag: ConsumerTag },
     /// A session was claimed, or opened.
@@ -320,13 +322,23 @@ impl Worker {
             }
             Step::Cancelled { token, tag } => {
                 self.with(connection, |state| {
+                    let deliveries = &state.mail.deliveries;
+                    let more = deliveries.iter().any(|delivery| delivery.consumer == tag);
                     if let Some(reader) = state.readers.get_mut(&tag) {
                         reader.attached = false;
-                        if reader.held == 0 {
+                        if reader.held == 0 && !more {
                             state.readers.remove(&tag);
                         }
                     }
+                    if token != Token::NONE {
+                        // Behind what was delivered before.
+                        let result = result.map(|_| Reply::Done);
+                        state.mail.late.push(Answer::Done { token, result });
+                    }
                 });
+            }
+            Step::GaveBack { token, tag } => {
+                self.void(now, connection, tag);
                 self.done(connection, token, result.map(|_| Reply::Done));
             }
             Step::Got { token, tag } => self.got(connection, token, tag, result),
@@ -487,6 +499,7 @@ fn attach_session(
         presettled: false,
         held: 0,
         member: false,
+        giving_back: 0,
     };
     state.readers.insert(open.consumer.tag, reader);
     let filters = filters.into_iter().collect();

@@ -121,6 +121,8 @@ pub struct Node {
     pub last_is_untold: bool,
     /// What data shards say is lost: as if the node died before it was heard.
     pub hold_events: bool,
+    /// Nobody takes mail: it gathers at the workers.
+    pub hold_mail: bool,
     /// What shards told [`OUTSIDE`].
     pub told: Vec<ShardEvent>,
 }
@@ -189,6 +191,7 @@ impl Node {
             frames_left: None,
             last_is_untold: false,
             hold_events: false,
+            hold_mail: false,
             told: Vec::new(),
             fabric,
             authority,
@@ -375,7 +378,7 @@ impl Node {
                     self.workers[usize::from(worker.0)].shard_events(self.now, *id, events);
                 }
             }
-            for at in 0..self.workers.len() {
+            for at in (0..self.workers.len()).filter(|_| !self.hold_mail) {
                 while let Some(id) = self.workers[at].next_ready() {
                     moved = true;
                     let mut mail = Mail::default();
@@ -383,6 +386,7 @@ impl Node {
                     let kept = self.mails.entry(id).or_default();
                     kept.answers.append(&mut mail.answers);
                     kept.deliveries.append(&mut mail.deliveries);
+                    kept.answers.append(&mut mail.late);
                     kept.stop = mail.stop.or(kept.stop);
                 }
             }

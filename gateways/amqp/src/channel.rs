@@ -164,6 +164,8 @@ pub struct Consumer {
     pub detaching: bool,
     /// What its deliveries are stamped with.
     pub told: Told,
+    /// Questions under way that it gives back all it has: deliveries are void until they are answered.
+    pub giving_back: u32,
 }
 
 /// What a queue tells with each delivery.
@@ -257,6 +259,11 @@ pub enum Then {
         consumer: ConsumerTag,
         /// It is settled by being handed out.
         no_ack: bool,
+    },
+    /// A consumer gave back all it had.
+    GaveBack {
+        /// The consumer.
+        consumer: ConsumerTag,
     },
     /// A consumer of a closed channel is detached.
     Detached {

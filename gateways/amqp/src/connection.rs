@@ -186,7 +186,7 @@ impl AmqpConnection {
     /// Asks core something for a channel; the channel waits for the answer.
     fn ask(&mut self, cx: &mut Cx<'_>, ask: Ask, command: impl FnOnce(Token) -> Command) {
         if let Some(channel) = self.channel_mut(ask.of.channel)
-            && !matches!(ask.then, Then::Detached { .. })
+            && !matches!(ask.then, Then::Detached { .. } | Then::GaveBack { .. })
         {
             channel.waiting = true;
         }

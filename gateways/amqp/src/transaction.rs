@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::{Command, Outcome};
+use anabranch_core::id::{ConsumerTag, Offset};
 
 use crate::unacked::{SettleRun, Unsettled};
 use crate::unfinished::{Share, Unfinished};
@@ -104,6 +105,13 @@ impl Transaction {
     pub fn in_window(&self) -> u32 {
         let counted = self.settles.iter().filter(|(entry, _)| !entry.got);
         u32::try_from(counted.count()).unwrap_or(u32::MAX)
+    }
+
+    /// What is settled of a consumer's deliveries.
+    pub fn settled_of(&self, consumer: ConsumerTag) -> Vec<Offset> {
+        let of_it = self.settles.iter();
+        let of_it = of_it.filter(|(entry, _)| entry.consumer == consumer);
+        of_it.map(|(entry, _)| entry.offset).collect()
     }
 
     /// Checks the limit after settlements were kept.

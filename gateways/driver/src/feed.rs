@@ -173,6 +173,10 @@ impl Desk {
             self.feed(index, Input::Deliveries(&mut mail.deliveries));
             mail.deliveries.clear();
         }
+        if !mail.late.is_empty() {
+            self.feed(index, Input::Answers(&mut mail.late));
+            mail.late.clear();
+        }
         if let Some(reason) = mail.stop.take() {
             self.stop(index, reason);
         }

@@ -633,6 +633,9 @@ impl<P: Peer> Node<P> {
         if !mail.deliveries.is_empty() {
             self.feed(at, Input::Deliveries(&mut mail.deliveries));
         }
+        if !mail.late.is_empty() {
+            self.feed(at, Input::Answers(&mut mail.late));
+        }
         if let Some(reason) = mail.stop.take() {
             self.feed(at, Input::Stop(reason));
         }

@@ -256,6 +256,7 @@ fn attach(state: &mut Connected, shard: ShardId, stream: StreamId, joining: &Joi
         presettled,
         held: 0,
         member: true,
+        giving_back: 0,
     });
     reader.presettled = presettled;
 }

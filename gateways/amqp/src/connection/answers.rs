@@ -126,6 +126,12 @@ impl AmqpConnection {
             Then::Enter(vhost) if self.phase == Phase::Entering => self.entered(vhost, result, cx),
             Then::LogIn | Then::Enter(_) => Ok(()),
             Then::Detached { consumer } => return self.detached(of, consumer, cx),
+            Then::GaveBack { consumer } => {
+                if let Some(known) = self.consumers.get_mut(&consumer) {
+                    known.giving_back = known.giving_back.saturating_sub(1);
+                }
+                return;
+            }
             then => return self.channel_done(of, method, then, result, cx),
         };
         if let Err(error) = connection {

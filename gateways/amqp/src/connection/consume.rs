@@ -4,17 +4,18 @@
 //! `deliver`. What is delivered is not its business.
 
 use anabranch_core::gateway::{Command, Consume, Outcome};
-use anabranch_core::id::ConsumerTag;
+use anabranch_core::id::{ConsumerTag, Offset};
 use bytes::Bytes;
 
-use super::{AmqpConnection, Cx};
-use crate::channel::{Consumer, Then, Told};
+use super::{AmqpConnection, Cx, channel_at};
+use crate::channel::{Ask, Consumer, Then, Told};
 use crate::confirm::Confirms;
 use crate::error::{AmqpError, ReplyCode};
+use crate::token::ChannelLife;
 use crate::wire::batch::Batch;
 use crate::wire::method::{
     AccessRequestOk, BasicCancel, BasicCancelOk, BasicConsume, BasicGet, BasicQos, BasicQosOk,
-    BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, Wire,
+    BasicRecover, BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, Wire,
 };
 use crate::{arguments, names};
 
@@ -177,6 +178,7 @@ impl AmqpConnection {
             no_ack: consume.no_ack,
             credit,
             detaching: false,
+            giving_back: 0,
             told,
         };
         self.consumers.insert(consumer, known);
@@ -275,33 +277,58 @@ impl AmqpConnection {
         Ok(())
     }
 
-    /// Gives back everything unacknowledged on the channel.
+    /// Gives back everything unacknowledged on the channel. What is on its way to a consumer goes with it, or it would
+    /// come before what comes again.
     fn recover(&mut self, number: u16, requeue: bool, cx: &mut Cx<'_>) -> Result<(), AmqpError> {
         if !requeue {
             return Err(not_implemented("basic.recover with requeue=false"));
         }
-        let Some(channel) = self.channel_mut(number) else {
+        let Some(channel) = channel_at(&mut self.channels, number) else {
             return Ok(());
         };
+        let of = channel.life;
         let mut unacked = std::mem::take(&mut channel.unacked);
         channel.in_window = channel.tx.as_ref().map_or(0, |tx| tx.in_window());
         let held = std::mem::take(&mut channel.held);
-        unacked.take_all(|entry| {
-            self.settles.add(
-                entry.consumer,
-                entry.offset,
-                Outcome::Released,
-                &mut cx.out.commands,
-            );
-        });
+        let mut whole: Vec<ConsumerTag> = Vec::new();
+        let (consumers, settles, commands) =
+            (&self.consumers, &mut self.settles, &mut cx.out.commands);
+        let mut back = |consumer: ConsumerTag, offset: Offset| {
+            let known = consumers.get(&consumer);
+            if known.is_some_and(|known| known.told != Told::Offset) {
+                if !whole.contains(&consumer) {
+                    whole.push(consumer);
+                }
+            } else {
+                settles.add(consumer, offset, Outcome::Released, commands);
+            }
+        };
+        unacked.take_all(|entry| back(entry.consumer, entry.offset));
         for delivery in held {
-            self.settles.add(
-                delivery.consumer,
-                delivery.offset,
-                Outcome::Released,
-                &mut cx.out.commands,
-            );
+            back(delivery.consumer, delivery.offset);
+        }
+        for consumer in whole {
+            self.give_all_back(of, consumer, cx);
         }
         Ok(())
+    }
+
+    /// Gives back all that a consumer has, but for what its transaction settles.
+    fn give_all_back(&mut self, of: ChannelLife, consumer: ConsumerTag, cx: &mut Cx<'_>) {
+        let tx = channel_at(&mut self.channels, of.channel).and_then(|channel| channel.tx.as_ref());
+        let except = tx.map_or(Vec::new(), |tx| tx.settled_of(consumer));
+        if let Some(known) = self.consumers.get_mut(&consumer) {
+            known.giving_back += 1;
+        }
+        let ask = Ask {
+            of,
+            method: BasicRecover::ID,
+            then: Then::GaveBack { consumer },
+        };
+        self.ask(cx, ask, |token| Command::GiveBack {
+            token,
+            consumer,
+            except,
+        });
     }
 }

@@ -79,6 +79,9 @@ impl AmqpConnection {
         let Some(consumer) = self.consumers.get(&delivery.consumer) else {
             return;
         };
+        if consumer.giving_back > 0 {
+            return;
+        }
         let wanted = !consumer.detaching && self.phase == Phase::Running;
         let channel = channel_at(&mut self.channels, consumer.of.channel).filter(|channel| {
             wanted && channel.life == consumer.of && channel.state == State::Open

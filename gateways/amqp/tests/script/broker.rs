@@ -234,6 +234,18 @@ pub fn shown_command(command: &Command, tokens: &mut Tokens) -> String {
         Command::Cancel { token, consumer } => {
             format!("{} cancel c{consumer}", tokens.name(*token))
         }
+        Command::GiveBack {
+            token,
+            consumer,
+            except,
+        } => format!(
+            "{} give-back c{consumer}{}",
+            tokens.name(*token),
+            match except.is_empty() {
+                true => String::new(),
+                false => format!(" but {except:?}"),
+            }
+        ),
         Command::SetCredit { consumer, credit } => format!("credit c{consumer} {credit}"),
         Command::Get {
             token,
