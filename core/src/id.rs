@@ -97,6 +97,8 @@ id!(
 impl StreamId {
     /// No shard opens so many sessions: the bit tells their streams from those of delayed messages. Persisted.
     const DELAYED: u64 = 1 << 47;
+    /// Tells what is left of streams that have ended. Persisted.
+    const ENDED: u64 = 1 << 46;
     /// Upper 16 bits of streams that metadata numbers.
     pub const REGISTRY: u16 = u16::MAX;
     /// Where the rank of a level stands in streams that metadata numbers; it numbers no more than what lies below.
@@ -139,6 +141,16 @@ impl StreamId {
     pub fn of_delayed(shard: ShardId, exchange: ExchangeId) -> StreamId {
         let session = StreamId::of_session(shard, u64::from(exchange.0));
         StreamId(session.0 | Self::DELAYED)
+    }
+
+    /// What is left of a stream that has ended, by the number that checkpoints call it. No shard has number 0.
+    pub fn of_ended(serial: u64) -> StreamId {
+        StreamId(Self::ENDED | (serial & (Self::ENDED - 1)))
+    }
+
+    /// Whether it is what is left of a stream that has ended.
+    pub fn is_ended(self) -> bool {
+        self.0 & !(Self::ENDED - 1) == Self::ENDED
     }
 
     /// Whether a shard numbered it for a session, rather than metadata for a name.
@@ -260,8 +272,18 @@ mod tests {
         for other in [
             StreamId::of_registry(u64::MAX),
             StreamId::of_session(ShardId(3), 9),
+            StreamId::of_ended(9),
         ] {
             assert!(!other.is_delayed());
+        }
+        assert!(StreamId::of_ended(u64::MAX).is_ended());
+        for other in [
+            StreamId::of_registry(u64::MAX),
+            StreamId::of_registry(7).level(255),
+            StreamId::of_session(ShardId(1), u64::MAX),
+            StreamId::of_delayed(ShardId(3), ExchangeId(9)),
+        ] {
+            assert!(!other.is_ended());
         }
     }
 

@@ -21,6 +21,7 @@ mod away;
 mod checkpoint;
 mod delay;
 mod deliver;
+mod ended;
 mod forward;
 mod frame;
 mod groups;
@@ -174,6 +175,7 @@ pub struct Shard<B: Place> {
     pub(crate) queues: Volume,
     pub(crate) sessions_hold: Volume,
     pub(crate) referred: referred::Referred,
+    ended: ended::Ended<B>,
     levels: levels::Levels,
     // The leader's memory.
     pub(crate) owners: FxHashMap<(VhostId, Arc<str>), Owner>,
@@ -250,6 +252,7 @@ impl<B: Place> Shard<B> {
             queues: Volume::default(),
             sessions_hold: Volume::default(),
             referred: referred::Referred::default(),
+            ended: ended::Ended::default(),
             levels: levels::Levels::default(),
             owners: FxHashMap::default(),
             live: FxHashMap::default(),

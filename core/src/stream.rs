@@ -23,6 +23,7 @@ mod cache;
 mod chunk;
 mod chunks;
 mod counts;
+mod ended;
 mod filters;
 mod index;
 mod kept;

@@ -186,11 +186,9 @@ impl<B: Place> Shard<B> {
                 self.outbox.event(key.connection.worker(), event);
             }
         }
-        if self.index.is_some() {
-            stream.each_weight(|weight| self.referred.remove(weight));
-        }
-        stream.bury();
-        Some(stream.ready() + below)
+        let ready = stream.ready() + below;
+        self.end_stream(stream);
+        Some(ready)
     }
 
     pub(super) fn answer(&mut self, mark: Mark, reply: ShardReply) {

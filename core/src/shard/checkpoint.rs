@@ -16,7 +16,7 @@
 //! | 17, serial 8, chunk 8 | some of a stream's entries (`stream/saved.rs`) |
 //! | 32, group 8 | how many entries refer to each of 512 pages of the journal (`referred.rs`) |
 //!
-//! Version 3 had no pairs of kind 6. Versions 1 and 2 were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
+//! Version 3 had no pairs of kind 6, and no streams that have ended and are not gone yet (`ended.rs`). Versions 1 and 2 were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
 //!
 //! Owns: these keys, freezing, copying bit by bit, and what of the journal is referred to.
 //! Never: the leader's memory; files (`store/`).
@@ -260,9 +260,14 @@ impl Shard<Position> {
     }
 
     /// A stream that was listed, unless it is gone.
-    fn stream_called(&mut self, who: Who) -> Option<&mut Stream<Position>> {
-        let stream = self.stream_mut(who.id);
-        stream.filter(|stream| stream.serial == who.serial)
+    pub(super) fn stream_called(&mut self, who: Who) -> Option<&mut Stream<Position>> {
+        let place = self.by_id.get(&who.id).copied();
+        let here = place.and_then(|place| self.streams[place as usize].as_deref_mut());
+        match here.filter(|stream| stream.serial == who.serial) {
+            // It may have ended since.
+            None => self.ended.find(who.serial),
+            found => found,
+        }
     }
 
     fn next_pair(&mut self) -> Option<(Bytes, Option<Bytes>)> {

@@ -62,6 +62,7 @@ impl<B: Place> Shard<B> {
         }
         self.answer_pages();
         self.tell_partings();
+        self.unfinished |= self.free_ended();
         self.plan(now);
         self.delays.plan(now);
         if !self.settles.is_empty() {

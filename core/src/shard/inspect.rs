@@ -83,12 +83,13 @@ impl Shard<Position> {
         })
     }
 
-    /// Reads every entry of every stream; where one cannot be read there is no place. Goes on while `visit` says so.
+    /// Reads every entry of every stream, with those of streams that have ended and are not gone yet; where one cannot be read there is no place. Goes on while `visit` says so.
     pub fn each_entry(
         &self,
         visit: &mut dyn FnMut(StreamId, Offset, Option<EntryPlace>) -> std::ops::ControlFlow<()>,
     ) {
-        for stream in self.streams.iter().flatten() {
+        let streams = self.streams.iter().flatten().map(|stream| &**stream);
+        for stream in streams.chain(self.ended.iter()) {
             for offset in stream.kept_offsets() {
                 let place = stream.entry(offset).map(|entry| EntryPlace {
                     position: entry.body,

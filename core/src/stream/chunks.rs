@@ -115,6 +115,11 @@ impl<B: Place> Chunks<B> {
         }
     }
 
+    /// Takes the first one out, whatever is in it.
+    pub(super) fn pop_first(&mut self) -> Option<Chunk<B>> {
+        self.0.pop_front()
+    }
+
     /// A chunk of which nothing is left, and that no checkpoint has any more, goes.
     pub(super) fn forget_empty(&mut self, number: u64) {
         if let Ok(nth) = self.find(number)

@@ -13,7 +13,7 @@ use crate::index::Blocks;
 use crate::port::Parting;
 use crate::record::message_from;
 use crate::shard::Shard;
-use crate::stream::{KEY_CHUNK, KEY_HEAD, Serial, Stream};
+use crate::stream::{KEY_CHUNK, KEY_HEAD, Serial, Stream, Who};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -133,13 +133,14 @@ impl Shard<Position> {
                 if !received.is_empty() {
                     restored.received.insert(serial, received);
                 }
-                restored.ids.insert(serial, stream.id);
+                let id = stream.id;
+                restored.ids.insert(serial, Who { id, serial });
                 self.restore_stream(stream);
             }
             KEY_CHUNK => {
                 let (serial, nth) = rest.split_at_checked(8).ok_or(CheckpointError::Malformed)?;
-                let id = restored.ids.get(&Serial(number(serial)?));
-                let stream = id.and_then(|id| self.stream_mut(*id));
+                let who = restored.ids.get(&Serial(number(serial)?));
+                let stream = who.and_then(|who| self.stream_called(*who));
                 let stream = stream.ok_or(CheckpointError::Malformed)?;
                 restored
                     .blocks
@@ -151,7 +152,13 @@ impl Shard<Position> {
         Ok(())
     }
 
-    pub(super) fn restore_stream(&mut self, stream: Stream<Position>) {
+    pub(super) fn restore_stream(&mut self, mut stream: Stream<Position>) {
+        if stream.id.is_ended() {
+            if let Some(index) = &self.index {
+                stream.adopt(index);
+            }
+            return self.ended.push(Box::new(stream));
+        }
         let session = stream.session();
         let specs = session
             .map(|session| session.filters.iter().collect::<Vec<_>>())
@@ -171,7 +178,7 @@ pub(super) struct Restored {
     blocks: Vec<u32>,
     serial: u64,
     received: FxHashMap<Serial, Vec<u64>>,
-    ids: FxHashMap<Serial, StreamId>,
+    ids: FxHashMap<Serial, Who>,
 }
 
 impl Restored {

@@ -1,0 +1,158 @@
+//! Streams that end: gone at once for all who ask, and freed a part in each round.
+//!
+//! Owns: what one round does of it, a crash in between.
+//! Next: `checkpoints.rs`, random histories.
+
+mod node;
+
+use anabranch_core::authority::{AllowAll, Authority};
+use anabranch_core::id::*;
+use anabranch_core::limits::StreamLimits;
+use anabranch_core::message::{Message, Quality};
+use anabranch_core::record::{AsJson, Change, Mark, PayloadBuilder};
+use anabranch_core::router::Fabric;
+use anabranch_core::shard::Shard;
+use bytes::Bytes;
+use node::Journal;
+use node::kept::{Kept, stats};
+use std::sync::Arc;
+
+const QUEUE: StreamId = StreamId(0xFFFF << 48 | 7);
+/// Of 255 messages.
+const CHUNKS: u64 = 100;
+/// Blocks that one round may give back.
+const ROUND_MAX: u64 = 16;
+
+fn fresh() -> Shard<Position> {
+    let authority: Arc<dyn Authority> = Arc::new(AllowAll);
+    node::shard(1, 9, &Arc::new(Fabric::default()), &authority)
+}
+
+struct World {
+    journal: Journal,
+    sequence: u64,
+}
+
+impl World {
+    fn apply(&mut self, shard: &mut Shard<Position>, mut frame: PayloadBuilder) {
+        let (base, payload) = (self.journal.bytes.len() as u64, frame.take());
+        self.journal.bytes.extend_from_slice(&payload);
+        let clock = UnixMs(1_000_000);
+        shard.apply(clock, Position(base), &payload, false).unwrap();
+    }
+
+    fn change(&mut self, shard: &mut Shard<Position>, change: &Change) {
+        let mut frame = PayloadBuilder::default();
+        frame.change(Mark::default(), change);
+        self.apply(shard, frame);
+    }
+
+    fn create(&mut self, shard: &mut Shard<Position>) {
+        let change = Change::CreateStreamWith {
+            stream: QUEUE,
+            vhost: VhostId(1),
+            name: Arc::from("q"),
+            limits: AsJson(StreamLimits::default()),
+        };
+        self.change(shard, &change);
+    }
+
+    fn publish(&mut self, shard: &mut Shard<Position>, count: u64) {
+        let mut frame = PayloadBuilder::default();
+        for _ in 0..count {
+            self.sequence += 1;
+            let mark = Mark {
+                lane: Lane(5 << 16),
+                sequence: Sequence(self.sequence),
+            };
+            let message = Message {
+                body: Bytes::from_static(&[7; 300]),
+                quality: Quality::AtLeastOnce,
+                ..Message::default()
+            };
+            frame.publish(mark, &[QUEUE], None, None, &message);
+        }
+        self.apply(shard, frame);
+    }
+}
+
+fn used(shard: &Shard<Position>) -> u64 {
+    shard.index_use().used
+}
+
+/// One round of the host, at which nobody asks anything; whether it is to be called again at once.
+fn round(shard: &mut Shard<Position>, journal: &Journal) -> bool {
+    let now = Now {
+        monotonic: MonotonicMs(1),
+        unix: UnixMs(1_000_000),
+    };
+    shard.timeout(now);
+    shard.dispatch(now, &mut &*journal);
+    shard.poll_timeout() == MonotonicMs(0)
+}
+
+/// Everything of a stream went in the step that ended it: a block was read for each 255 messages, and whoever shares the
+/// shard waited.
+#[test]
+fn a_long_stream_that_ends_is_freed_a_part_in_each_round_and_after_a_crash() {
+    let mut world = World {
+        journal: Journal::default(),
+        sequence: 0,
+    };
+    let mut kept = Kept::default();
+    let mut shard = fresh();
+    shard.set_blocks(kept.blocks());
+    world.create(&mut shard);
+    for _ in 0..CHUNKS {
+        world.publish(&mut shard, 255);
+    }
+    // It ends while it is copied: the checkpoint that is being made has it as it was.
+    shard.freeze();
+    assert!(shard.copy(1).is_none());
+    let change = Change::DeleteStream {
+        stream: QUEUE,
+        only_if: None,
+    };
+    world.change(&mut shard, &change);
+    let delta = shard.copy(usize::MAX).unwrap();
+    kept.write(delta);
+    shard.written();
+    kept.fold();
+    let mut before = fresh();
+    kept.restore(&mut before);
+    assert_eq!(stats(&mut before, &world.journal)[0].ready, CHUNKS * 255);
+
+    assert!(used(&shard) >= CHUNKS - ROUND_MAX, "{}", used(&shard));
+    // It is gone, and another one may come.
+    world.create(&mut shard);
+    world.publish(&mut shard, 2);
+    kept.save(&mut shard);
+    let mut restored = fresh();
+    kept.restore(&mut restored);
+    for shard in [&mut shard, &mut restored] {
+        let (mut left, mut rounds) = (used(shard), 0);
+        loop {
+            let more = round(shard, &world.journal);
+            assert!(rounds < 100, "an end");
+            let now = used(shard);
+            assert!(left - now <= ROUND_MAX, "{left} to {now}");
+            (left, rounds) = (now, rounds + 1);
+            if !more {
+                break;
+            }
+        }
+        assert!(rounds >= 5, "{rounds}");
+        assert_eq!(left, 0, "two messages have no block");
+        let [stat] = &stats(shard, &world.journal)[..] else {
+            panic!("one stream");
+        };
+        assert_eq!((stat.stream, stat.ready), (QUEUE, 2));
+        let oldest = shard.oldest_position().unwrap().0;
+        assert!(oldest + (1 << 17) > world.journal.bytes.len() as u64);
+    }
+    kept.save(&mut shard);
+    let heads = kept.pairs().keys().filter(|key| key[0] == 16);
+    assert_eq!(heads.count(), 1);
+    let chunks = kept.pairs().keys().filter(|key| key[0] == 17);
+    assert_eq!(chunks.count(), 1);
+}
