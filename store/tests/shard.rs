@@ -7,7 +7,7 @@ use anabranch_core::gateway::PublishOutcome;
 use anabranch_core::id::{StreamId, UnixMs, VhostId};
 use anabranch_core::limits::StreamLimits;
 use anabranch_core::meta::{ExchangeSpec, MetaCommand, MetaReply};
-use anabranch_core::port::{MetaPort, Question, ShardReply};
+use anabranch_core::port::{MetaPort, Question, ShardEvent, ShardReply};
 use anabranch_core::router::Fabric;
 use anabranch_store::clock::{RuntimeClock, SystemClock};
 use anabranch_store::disk::real::RealDisk;
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::Instant;
 use worker::{Mailbox, STREAM, WORKER, Worker, setup};
 
 #[tokio::test(start_paused = true)]
@@ -431,6 +432,36 @@ async fn a_folder_near_its_limit_stops_publishing_and_goes_on_when_it_is_drained
     assert_eq!(worker.shard.shortage(), None);
     let sequence = worker.publish(b"taken".to_vec());
     assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
+    worker.shard.shutdown_local().await;
+}
+
+/// It was looked at once a second: until then publishers waited for confirms and were not told why.
+#[tokio::test(start_paused = true)]
+async fn a_disk_without_room_for_the_next_segment_is_told_at_once() {
+    let disk = SimDisk::new(31);
+    let mut worker = Worker::start(&disk, 1).await;
+    worker.create().await;
+    let first = worker.publish(vec![7; 1024]);
+    assert_eq!(worker.published(first).await, PublishOutcome::Routed);
+    disk.set_faults(Faults {
+        capacity_bytes: Some(disk.occupied_bytes()),
+        ..Faults::default()
+    });
+    let mut since = Instant::now();
+    loop {
+        worker.publish(vec![7; 1024]);
+        match worker.event().await {
+            ShardEvent::Published { .. } => since = Instant::now(),
+            ShardEvent::Blocked(true) => break,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    assert!(since.elapsed() < Duration::from_millis(50), "{since:?}");
+    disk.set_faults(Faults::default());
+    let since = Instant::now();
+    while !matches!(worker.event().await, ShardEvent::Blocked(false)) {}
+    // The journal tries four times a second.
+    assert!(since.elapsed() < Duration::from_millis(300), "{since:?}");
     worker.shard.shutdown_local().await;
 }
 

@@ -374,6 +374,11 @@ impl Journal {
         self.inner.health.no_space()
     }
 
+    /// Whom to tell, on the writer's thread, when that changes.
+    pub fn on_space(&self, tell: impl Fn() + Send + Sync + 'static) {
+        self.inner.health.on_space(tell);
+    }
+
     /// Counters since opening.
     pub fn stats(&self) -> JournalStats {
         self.inner.health.stats()

@@ -2,8 +2,19 @@
 //!
 //! Owns: the poisoned state (set once, never lifted), counters. Read next: [`super::writer`].
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// Whom to tell when room is gone or there again.
+#[derive(Default)]
+struct Listener(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").finish_non_exhaustive()
+    }
+}
 
 /// Shared by the writer, the readers and the owner of a journal.
 #[derive(Debug, Default)]
@@ -11,6 +22,7 @@ pub(crate) struct Health {
     poison: OnceLock<Arc<str>>,
     synced_end: AtomicU64,
     no_space: AtomicBool,
+    listener: Listener,
     tight: AtomicBool,
     frames: AtomicU64,
     bytes: AtomicU64,
@@ -77,7 +89,18 @@ impl Health {
 
     /// Says so, or that it could; gives what was said before.
     pub(crate) fn set_no_space(&self, none: bool) -> bool {
-        self.no_space.swap(none, Ordering::Relaxed)
+        let before = self.no_space.swap(none, Ordering::Relaxed);
+        if before != none
+            && let Some(tell) = self.listener.0.get()
+        {
+            tell();
+        }
+        before
+    }
+
+    /// Whom to tell when it changes.
+    pub(crate) fn on_space(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(tell));
     }
 
     /// Whether released files are deleted rather than kept for later.

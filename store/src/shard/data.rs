@@ -5,6 +5,7 @@
 //! a request means. Everything here runs on the shard's own thread: its lock is never contended.
 //! Read next: [`anabranch_core::shard`], [`crate::group`].
 
+use super::attempts::Attempts;
 use super::bodies::JournalBodies;
 use super::cell::{Cell, Machine, SharedCell, lock};
 use super::inbox::Inbox;
@@ -257,6 +258,7 @@ struct Actor {
     /// Bytes of the journal when a checkpoint was begun last.
     tried_at: u64,
     told_failure: bool,
+    attempts: Arc<Mutex<Attempts>>,
 }
 
 impl Actor {
@@ -292,6 +294,9 @@ impl Actor {
             cell.bodies = Some(JournalBodies::new(group.journal().clone()));
             cell.shard.begin();
         }
+        // Publishers are told at once, whoever calls next.
+        let wake = inbox.clone();
+        group.journal().on_space(move || wake.wake());
         let arrived = Arc::new(AtomicBool::new(false));
         {
             let (arrived, inbox) = (arrived.clone(), inbox.clone());
@@ -340,6 +345,7 @@ impl Actor {
             checkpoint_at: group.journal().stats().bytes + checkpoint_bytes,
             tried_at: 0,
             told_failure: false,
+            attempts: Arc::default(),
             group,
         };
         Ok((actor, handle))
@@ -548,8 +554,9 @@ impl Actor {
         let (group, running) = (self.group.clone(), self.checkpointing.clone());
         let (cell, covered) = (self.cell.clone(), self.covered.clone());
         let (relieved, inbox) = (self.relieved.clone(), self.inbox.clone());
+        let attempts = self.attempts.clone();
         tokio::spawn(async move {
-            match checkpoint_and_give_back(&group, &cell, &covered).await {
+            match checkpoint_and_give_back(&group, &cell, &covered, &attempts).await {
                 Ok(given) if given.is_nothing() => {}
                 Ok(given) => {
                     let (segments, bytes) = (given.segments, given.bytes);
@@ -557,9 +564,8 @@ impl Actor {
                     relieved.store(true, Ordering::Release);
                     inbox.wake();
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "no checkpoint was written; the next one is tried later");
-                }
+                // Said already, if it is news.
+                Err(_) => {}
             }
             if let Some(folder) = group.journal().folder() {
                 folder.look();
@@ -578,6 +584,7 @@ async fn checkpoint_and_give_back(
     group: &Group<Machine>,
     cell: &SharedCell,
     covered: &Covered,
+    attempts: &Mutex<Attempts>,
 ) -> Result<GivenBack, CheckpointError> {
     // What is dead now is dead in the checkpoint, which is taken later.
     let sealed = group.journal().sealed_end();
@@ -585,7 +592,12 @@ async fn checkpoint_and_give_back(
         // From the very beginning: core counts in pages, and the first segment may begin inside one.
         lock(cell).shard.dead_ranges(Position(0), end)
     });
-    let Some(index) = group.checkpoint_now().await? else {
+    let attempt = group.checkpoint_now().await;
+    attempts
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .tell(&attempt);
+    let Some(index) = attempt? else {
         return Ok(GivenBack::default());
     };
     let before = {

@@ -5,6 +5,7 @@
 //! [`meta`] (vhosts, users, rules, names), [`inbox`] (how workers reach a shard), [`bodies`] (how a
 //! place in the journal becomes a message again).
 
+mod attempts;
 mod bodies;
 mod cell;
 pub mod data;

@@ -15,7 +15,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How often the room is looked at, in milliseconds.
+/// How often the room is looked at, in milliseconds; what the journal says itself is looked at at once.
 const CHECK_MS: u64 = 1000;
 /// How soon room is made again after some was: in milliseconds.
 const RELIEF_MS: u64 = 250;
@@ -133,6 +133,8 @@ pub(super) struct Watch {
     next_relief: MonotonicMs,
     relief_ms: u64,
     over_limit: bool,
+    /// What the journal said of its next segment when it was asked last.
+    no_room: bool,
 }
 
 impl Watch {
@@ -152,6 +154,7 @@ impl Watch {
             next_relief: MonotonicMs(0),
             relief_ms: RELIEF_MS,
             over_limit: false,
+            no_room: false,
         }
     }
 
@@ -168,7 +171,9 @@ impl Watch {
             self.relief_ms = RELIEF_MS;
             self.next_relief = self.next_relief.min(now.monotonic.after(RELIEF_MS));
         }
-        if now.monotonic < self.next_check && written < self.check_at && !relieved {
+        let no_room = journal.no_space();
+        let is_news = relieved || no_room != self.no_room;
+        if now.monotonic < self.next_check && written < self.check_at && !is_news {
             return None;
         }
         self.next_check = now.monotonic.after(CHECK_MS);
@@ -177,7 +182,8 @@ impl Watch {
         let limit_step = self.limit.as_ref().map(|limit| limit.bytes_max / 64);
         let step = low_water_step.into_iter().chain(limit_step).min();
         self.check_at = written.saturating_add(step.unwrap_or(u64::MAX).max(1));
-        match self.measure(journal) {
+        self.no_room = no_room;
+        match self.measure() {
             Ok((shortage, near)) => Some(self.conclude(now, shortage, near)),
             Err(error) => {
                 tracing::warn!(dir = %self.dir.display(), %error, "the room on the disk is not known");
@@ -187,7 +193,7 @@ impl Watch {
     }
 
     /// Why publishing has to stop, and whether room is to be made early.
-    fn measure(&mut self, journal: &Journal) -> io::Result<(Option<Shortage>, bool)> {
+    fn measure(&mut self) -> io::Result<(Option<Shortage>, bool)> {
         let free = self.disk.free_bytes(&self.dir)?;
         let low_water = self.low_water_bytes;
         let mut near = false;
@@ -210,7 +216,7 @@ impl Watch {
                 .then_some(Shortage::Limit { used, bytes_max });
             shortage = shortage.or(over);
         }
-        let no_room = journal.no_space().then_some(Shortage::NoRoom);
+        let no_room = self.no_room.then_some(Shortage::NoRoom);
         Ok((shortage.or(no_room), near))
     }
 
