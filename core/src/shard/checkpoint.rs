@@ -16,7 +16,8 @@
 //! | 17, serial 8, chunk 8 | some of a stream's entries (`stream/saved.rs`) |
 //! | 32, group 8 | how many entries refer to each of 512 pages of the journal (`referred.rs`) |
 //!
-//! Version 3 had no pairs of kind 6, and no streams that have ended and are not gone yet (`ended.rs`). Versions 1 and 2 were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
+//! Version 3 had no pairs of kind 6, and no streams that have ended and are not gone yet (`ended.rs`). Versions 1 and 2
+//! were whole: one pair under the empty key. They are read, and replaced by the next checkpoint.
 //!
 //! Owns: these keys, freezing, copying bit by bit, and what of the journal is referred to.
 //! Never: the leader's memory; files (`store/`).

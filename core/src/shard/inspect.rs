@@ -83,7 +83,8 @@ impl Shard<Position> {
         })
     }
 
-    /// Reads every entry of every stream, with those of streams that have ended and are not gone yet; where one cannot be read there is no place. Goes on while `visit` says so.
+    /// Reads every entry of every stream, with those of streams that have ended and are not gone yet; where one cannot be
+    /// read there is no place. Goes on while `visit` says so.
     pub fn each_entry(
         &self,
         visit: &mut dyn FnMut(StreamId, Offset, Option<EntryPlace>) -> std::ops::ControlFlow<()>,
