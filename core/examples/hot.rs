@@ -193,11 +193,12 @@ fn sessions(messages: u64) {
             }],
             readings: Vec::new(),
         };
-        let ask = |question| ShardRequest::Ask {
-            ticket: number,
+        // 0 is nobody's.
+        let ask = |place, question| ShardRequest::Ask {
+            ticket: 2 * number + place,
             question,
         };
-        let mut requests = vec![ask(open), ask(subscribe)];
+        let mut requests = vec![ask(1, open), ask(2, subscribe)];
         shard.handle(now(0), WORKER, &mut requests, &mut InMemory);
         let events = shard.events().flat_map(|(_, events)| events);
         for event in events {

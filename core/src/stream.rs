@@ -271,12 +271,17 @@ impl<B: Place> Stream<B> {
 
     /// The entry at an offset that is not gone.
     pub fn entry(&self, offset: u64) -> Option<Entry<B>> {
-        let (number, at) = place(offset);
-        let mut entry = self.chunks.get(number)?.entry(at, self.of())?;
-        if let Some(more) = &self.more_identifiers {
-            entry.more_identifiers = more.get(&offset).cloned();
-        }
+        let Some(more) = &self.more_identifiers else {
+            return self.stored(offset);
+        };
+        let mut entry = self.stored(offset)?;
+        entry.more_identifiers = more.get(&offset).cloned();
         Some(entry)
+    }
+
+    fn stored(&self, offset: u64) -> Option<Entry<B>> {
+        let (number, at) = place(offset);
+        self.chunks.get(number)?.entry(at, self.of())
     }
 
     /// How often an offset was handed out.

@@ -553,5 +553,5 @@ fn rounds_that_follow_closely_do_not_put_off_what_is_due() {
     for _ in 0..2 {
         node.pass(5);
     }
-    assert_eq!(taken(&mut node, client), ["late"]);
+    assert_eq!(node.take_all(client), ["late"]);
 }
