@@ -34,6 +34,16 @@ struct State {
     is_cold: bool,
     shut: bool,
     fails: bool,
+    /// Nobody can tell what is in the cache.
+    blind: bool,
+    /// The thread that reads for others panics.
+    panics: bool,
+    /// Blocks at this offset of every file cannot be read.
+    bad: Option<u64>,
+    /// Loads of a mapping that came to such a block.
+    bad_loads: usize,
+    /// What was given up behind a walk.
+    uncached: usize,
     /// Blocks of files that were read since it is cold.
     cached: BTreeSet<(PathBuf, u64)>,
     /// Threads that had to wait for the disk.
@@ -77,24 +87,42 @@ impl Gate {
         self.state.0.lock().unwrap().fails
     }
 
+    fn is_blind(&self) -> bool {
+        self.state.0.lock().unwrap().blind
+    }
+
     fn waited(&self) -> Vec<String> {
         let state = self.state.0.lock().unwrap();
         state.waited.iter().cloned().collect()
     }
 
+    /// A sample, which no bad block is part of.
     fn has(&self, path: &Path, offset: u64, len: u64) -> bool {
         let state = self.state.0.lock().unwrap();
-        let mut blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+        let blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+        let mut blocks = blocks.filter(|nth| state.bad != Some(nth * BLOCK));
         !state.is_cold || blocks.all(|nth| state.cached.contains(&(path.to_owned(), nth)))
+    }
+
+    fn is_bad(&self, offset: u64, len: u64) -> bool {
+        let bad = self.state.0.lock().unwrap().bad;
+        bad.is_some_and(|bad| offset < bad + BLOCK && bad < offset + len)
     }
 
     /// Waits for the disk.
     fn pass(&self, path: &Path, offset: u64, len: u64) -> io::Result<()> {
+        if self.is_bad(offset, len) {
+            return Err(io::Error::other("a bad block"));
+        }
         if self.has(path, offset, len) {
             return Ok(());
         }
         let mut state = self.state.0.lock().unwrap();
         let name = std::thread::current().name().unwrap_or_default().to_owned();
+        if state.panics && name == "journal-reader" {
+            drop(state);
+            panic!("as told");
+        }
         state.waited.insert(name);
         state.waiting += 1;
         self.state.1.notify_all();
@@ -174,26 +202,53 @@ impl DiskFile for GatedFile {
         self.0.read_at(buf, offset)
     }
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        if !self.2.has(&self.1, offset, buf.len() as u64) {
+        let len = buf.len() as u64;
+        if self.2.is_blind() || self.2.is_bad(offset, len) || !self.2.has(&self.1, offset, len) {
             return Ok(false);
         }
         self.0.read_at(buf, offset).map(|()| true)
     }
-    fn is_cached(&self, offset: u64, len: u64) -> bool {
-        self.2.has(&self.1, offset, len)
+    fn is_cached(&self, offset: u64, len: u64) -> Option<bool> {
+        (!self.2.is_blind()).then(|| self.2.has(&self.1, offset, len))
     }
     fn map(&self, len: usize) -> io::Result<Option<Box<dyn DiskMap>>> {
-        // A mapping passes by the gate.
-        match self.2.fails() {
-            true => Ok(None),
-            false => self.0.map(len),
+        if self.2.fails() {
+            return Ok(None);
         }
+        let map = self.0.map(len)?;
+        let gated =
+            |map| Box::new(GatedMap(map, self.1.clone(), self.2.clone())) as Box<dyn DiskMap>;
+        Ok(map.map(gated))
+    }
+    fn uncache(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        self.2.change(|state| state.uncached += 1);
+        Ok(())
     }
     fn sync(&self) -> io::Result<()> {
         self.0.sync()
     }
     fn len(&self) -> io::Result<u64> {
         self.0.len()
+    }
+}
+
+/// Passes the gate when it is loaded; what is touched then is not seen.
+#[derive(Debug)]
+struct GatedMap(Box<dyn DiskMap>, PathBuf, Gate);
+
+impl DiskMap for GatedMap {
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+    fn load(&self, offset: usize, len: usize) -> io::Result<()> {
+        if self.2.is_bad(offset as u64, len as u64) {
+            self.2.change(|state| state.bad_loads += 1);
+        }
+        self.2.pass(&self.1, offset as u64, len as u64)?;
+        self.0.load(offset, len)
+    }
+    fn unload(&self, offset: usize, len: usize) {
+        self.0.unload(offset, len);
     }
 }
 
@@ -303,6 +358,74 @@ fn what_the_disk_does_not_give_is_an_error_of_its_reader() {
     }
     gate.change(|state| state.fails = false);
     for index in 7..30 {
+        let read = fetch_at_last(&journal, &arrived, index);
+        assert!(read.unwrap() == payload(index), "frame {index}");
+    }
+}
+
+/// The thread stopped at it, and each record of its chunk was waited for by who came to it, and loaded the chunk anew.
+#[test]
+fn a_bad_sector_costs_the_records_it_lies_in_and_nobody_waits_for_the_others() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    let bad = 75 * BLOCK;
+    gate.change(|state| (state.shut, state.bad) = (false, Some(bad)));
+    let mut lost = 0;
+    for index in 2..100 {
+        match fetch_at_last(&journal, &arrived, index) {
+            Err(ReadError::Io(_)) => lost += 1,
+            read => assert!(read.unwrap() == payload(index), "frame {index}"),
+        }
+    }
+    assert!((1..=2).contains(&lost), "{lost}");
+    assert_eq!(gate.waited(), ["journal-reader"]);
+    gate.change(|state| assert_eq!(state.bad_loads, 1));
+}
+
+/// What was loaded once was touched for ever, and what had come once was read without a second thought.
+#[test]
+fn what_the_system_takes_back_is_asked_for_again() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    gate.open();
+    let walk = |range: std::ops::Range<u64>| {
+        for index in range {
+            let read = fetch_at_last(&journal, &arrived, index);
+            assert!(read.unwrap() == payload(index), "frame {index}");
+        }
+    };
+    walk(2..200);
+    gate.shut();
+    // By a jump first, then by a walk.
+    let away: Vec<u64> = (15..35).filter(|index| is_away(&journal, *index)).collect();
+    gate.open();
+    assert_eq!(away, (15..35).collect::<Vec<_>>());
+    walk(15..200);
+    assert_eq!(gate.waited(), ["journal-reader"]);
+}
+
+#[test]
+fn where_nobody_can_tell_what_is_there_all_is_asked_for_and_nothing_is_given_up() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    gate.change(|state| (state.shut, state.blind) = (false, true));
+    for index in (2..480).chain([3, 100, 470]) {
+        let read = fetch_at_last(&journal, &arrived, index);
+        assert!(read.unwrap() == payload(index), "frame {index}");
+    }
+    assert_eq!(gate.waited(), ["journal-reader"]);
+    gate.change(|state| assert_eq!(state.uncached, 0));
+    let stats = journal.stats();
+    assert!(stats.read_mapped_bytes > stats.read_file_bytes, "{stats:?}");
+}
+
+/// Whoever waited for it waited for ever.
+#[test]
+fn when_the_thread_that_reads_panics_everybody_waits_for_the_disk_themselves() {
+    let dir = folder();
+    let (gate, journal, arrived) = cold(dir.path());
+    gate.change(|state| (state.shut, state.panics) = (false, true));
+    for index in 7..100 {
         let read = fetch_at_last(&journal, &arrived, index);
         assert!(read.unwrap() == payload(index), "frame {index}");
     }

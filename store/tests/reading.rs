@@ -266,7 +266,7 @@ fn a_hole_waits_until_nobody_holds_bytes_of_the_segment() {
     let dir = folder();
     let journal = open(dir.path());
     append(&journal, 0..400);
-    walk(&journal, 0..200);
+    walk(&journal, 0..60);
     let held = journal.read(place(60), PAYLOAD).unwrap();
     let used = || RealDisk.used_bytes(dir.path()).unwrap();
     let before = used();
@@ -328,7 +328,7 @@ fn a_walk_takes_back_what_it_brought_and_nothing_else() {
     let is_cached = |nth: usize| {
         let path = &segments(dir.path())[nth];
         let file = RealDisk.open(path).unwrap();
-        let cached = file.is_cached(0, SEGMENT / 2);
+        let cached = file.is_cached(0, SEGMENT / 2) == Some(true);
         if !cached {
             file.uncache(0, SEGMENT).unwrap();
         }

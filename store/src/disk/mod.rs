@@ -81,15 +81,16 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Fills `buf` from `offset` bytes without waiting for the disk: says whether the bytes were in memory. Where
-    /// that cannot be told, it waits.
+    /// Fills `buf` from `offset` bytes without waiting for the disk: says whether the bytes were in memory, as far as
+    /// that can be told.
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         self.read_at(buf, offset).map(|()| true)
     }
 
-    /// Whether `len` bytes from `offset` are in the system's cache, as far as a sample tells.
-    fn is_cached(&self, _offset: u64, _len: u64) -> bool {
-        true
+    /// Whether `len` bytes from `offset` are in the system's cache, as far as a sample tells; `None` where nobody can
+    /// tell.
+    fn is_cached(&self, _offset: u64, _len: u64) -> Option<bool> {
+        Some(true)
     }
 
     /// Has `len` bytes from `offset` read into the system's cache, without waiting for them.

@@ -157,6 +157,11 @@ fn allocate_and_zero(file: File, len: u64) -> io::Result<Arc<dyn DiskFile>> {
     Ok(Arc::new(file))
 }
 
+/// Not every file system (overlayfs, NFS, FUSE) can tell what is in the system's cache.
+fn cannot_tell(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)
+}
+
 #[derive(Debug)]
 struct RealFile(File);
 
@@ -225,21 +230,24 @@ impl DiskFile for RealFile {
             // The rest is not there, or the file is too short: who reads it from the disk is told.
             Ok(read) => Ok(read == buf.len()),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            // Not every file system can tell.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                self.read_at(buf, offset).map(|()| true)
-            }
+            Err(errno) if cannot_tell(errno) => Ok(false),
             Err(errno) => Err(errno.into()),
         }
     }
 
     /// A few pages are asked for, the last first, since what a reader before has left lies at the front.
-    fn is_cached(&self, offset: u64, len: u64) -> bool {
+    fn is_cached(&self, offset: u64, len: u64) -> Option<bool> {
         let quarter = (len / 4).max(BLOCK_BYTES);
         let last = offset + len.saturating_sub(1);
         let pages = (0..4).map_while(|back| last.checked_sub(back * quarter));
-        let mut pages = pages.take_while(|page| *page >= offset);
-        pages.all(|page| self.read_cached(&mut [0], page) == Ok(1))
+        for page in pages.take_while(|page| *page >= offset) {
+            match self.read_cached(&mut [0], page) {
+                Ok(1) => {}
+                Err(errno) if cannot_tell(errno) => return None,
+                Ok(_) | Err(_) => return Some(false),
+            }
+        }
+        Some(true)
     }
 
     fn read_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -349,6 +357,15 @@ mod tests {
         file.read_at(&mut read, 64 * 1024 - 1).unwrap();
         assert_eq!((read[0], read[1], read[128 * 1024 + 1]), (7, 0, 7));
         assert!(read[1..=128 * 1024].iter().all(|byte| *byte == 0));
+    }
+
+    /// Such a read waited for the disk, and what nobody could tell of counted as absent, so it was given up behind a walk.
+    #[test]
+    fn where_nobody_can_tell_what_is_in_memory_nothing_is_read_at_once_or_called_absent() {
+        let told_nothing = RealDisk.open(Path::new("/proc/self/comm")).unwrap();
+        assert!(!told_nothing.read_now(&mut [0; 1], 0).unwrap());
+        assert_eq!(told_nothing.is_cached(0, 1), None);
+        told_nothing.read_at(&mut [0; 1], 0).unwrap();
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::mapped::Mapped;
 use super::placement::Shared;
 use super::segment::SegmentFile;
 use super::walks::Chunk;
+use crate::disk::BLOCK_BYTES;
 use anabranch_core::id::Position;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -23,8 +24,8 @@ const PIECE_BYTES: u64 = 128 * 1024;
 const PIECES_UNDER_WAY: u64 = 2;
 /// Jobs that may wait. What finds no room is asked for again by who needs it.
 const JOBS_MAX: usize = 256;
-/// Places remembered to have come.
-const COME_MAX: usize = 64;
+/// Places remembered to have come: as many as may come before one of those who wait gets to look.
+const COME_MAX: usize = 2 * JOBS_MAX;
 
 /// What is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,11 +47,12 @@ pub(super) struct Bring {
 }
 
 impl Bring {
-    /// Reads it; whether it was there already.
+    /// Reads it; whether it is known that it was not there before.
     fn work(&self, into: &mut [u8]) -> bool {
         let is_chunk = matches!(self.place, Place::Chunk(_));
-        if is_chunk && self.file.is_cached(self.offset, self.len) {
-            return true;
+        let cached = is_chunk.then(|| self.file.is_cached(self.offset, self.len));
+        if cached == Some(Some(true)) {
+            return false;
         }
         let end = self.offset + self.len;
         let (mut asked, mut here) = (self.offset, self.offset);
@@ -64,11 +66,19 @@ impl Bring {
             let piece = PIECE_BYTES.min(end - here);
             let into = &mut into[..piece as usize];
             if self.file.read_at(into, here).is_err() {
-                break;
+                self.salvage(into, here);
             }
             here += piece;
         }
-        false
+        cached == Some(Some(false))
+    }
+
+    /// Reads a piece of which something cannot be read: the rest of it is not waited for either.
+    fn salvage(&self, piece: &mut [u8], offset: u64) {
+        let blocks = piece.chunks_mut(BLOCK_BYTES as usize);
+        for (block, at) in blocks.zip((offset..).step_by(BLOCK_BYTES as usize)) {
+            let _ = self.file.read_at(block, at);
+        }
     }
 }
 
@@ -213,6 +223,15 @@ impl Ahead {
         here
     }
 
+    /// Forgets that places were read a moment ago: the system has taken them back, or one of them is read by somebody
+    /// who waits for it, which is not to happen twice.
+    pub(super) fn forget(&self, places: impl Iterator<Item = Place>) {
+        let mut state = self.desk.lock();
+        for place in places {
+            state.come.retain(|come| *come != place);
+        }
+    }
+
     /// Ends the thread, after what it is at.
     pub(super) fn end(&self) {
         let mut state = self.desk.lock();
@@ -222,10 +241,9 @@ impl Ahead {
         self.desk.given.notify_one();
         drop(jobs);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the journal's reading thread panicked");
+        if let Some(thread) = thread.take() {
+            // A panic was told of when it happened.
+            let _ = thread.join();
         }
     }
 }
@@ -256,11 +274,12 @@ impl Desk {
     }
 
     fn serve(&self) {
+        let _leaving = Leaving(self);
         let mut into = vec![0; PIECE_BYTES as usize];
         while let Some(job) = self.next() {
             match job {
                 Job::Bring(bring) => {
-                    if !bring.work(&mut into) {
+                    if bring.work(&mut into) {
                         self.note_brought(&bring);
                     }
                     self.note_come(bring.place);
@@ -302,13 +321,38 @@ impl Desk {
     fn advise(&self, job: &Job) {
         match job {
             Job::Bring(bring) => {
-                if !bring.file.is_cached(bring.offset, bring.len) {
+                let cached = bring.file.is_cached(bring.offset, bring.len);
+                if cached != Some(true) {
                     let _ = bring.file.read_ahead(bring.offset, bring.len);
+                }
+                if cached == Some(false) {
                     self.note_brought(bring);
                 }
             }
             Job::Behind(behind) => behind.work(),
             Job::Unmap(_) => {}
+        }
+    }
+}
+
+/// The thread leaves. If nobody told it to, it panicked: from then on whoever reads waits for the disk itself, and those
+/// who wait for the thread are called.
+struct Leaving<'a>(&'a Desk);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if std::mem::replace(&mut state.ended, true) {
+            return;
+        }
+        let jobs = std::mem::take(&mut state.jobs);
+        drop(state);
+        drop(jobs);
+        tracing::error!(
+            "the journal's reading thread panicked: whoever reads history waits for the disk itself"
+        );
+        if let Some(wake) = self.0.wake.get() {
+            wake();
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::disk::DiskMap;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// What is read from here on is a slice of the mapping; less is copied. A slice that somebody keeps (a consumer
 /// that does not read) keeps its segment's file from being used again or punched, and a copy of less than this
@@ -18,12 +18,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// a file.
 const SLICE_FROM_BYTES: usize = 16 * 1024;
 
+/// It was not loaded, or let go.
+const NOT_LOADED: u8 = 0;
+/// It was loaded.
+const LOADED: u8 = 1;
+/// Something of it cannot be read. It is not tried again, for each record in it: a disk takes its time over that.
+const NOT_LOADABLE: u8 = 2;
+
 /// The mapping, which goes with its last slice.
 #[derive(Debug)]
 struct Mapping {
     map: Box<dyn DiskMap>,
-    /// For each chunk, whether it was loaded and not let go.
-    loaded: Vec<AtomicBool>,
+    /// For each chunk, whether it was loaded and not let go: one of the three below.
+    loaded: Vec<AtomicU8>,
     file: Arc<SegmentFile>,
     total_bytes: Arc<AtomicU64>,
 }
@@ -67,7 +74,7 @@ impl Mapped {
         let chunks = len.div_ceil(CHUNK_BYTES as usize);
         let mapping = Arc::new(Mapping {
             map,
-            loaded: (0..chunks).map(|_| AtomicBool::new(false)).collect(),
+            loaded: (0..chunks).map(|_| AtomicU8::new(NOT_LOADED)).collect(),
             file,
             total_bytes,
         });
@@ -122,39 +129,40 @@ impl Mapped {
             let Some(loaded) = self.mapping.loaded.get(nth) else {
                 return false;
             };
-            if loaded.load(Ordering::Relaxed) {
-                return true;
-            }
-            if !load(nth as u32) {
-                return false;
+            match loaded.load(Ordering::Relaxed) {
+                LOADED => return true,
+                NOT_LOADABLE => return false,
+                _ if !load(nth as u32) => return false,
+                _ => {}
             }
             let begin = nth * chunk;
             let end = (begin + chunk).min(self.bytes.len());
             // Page by page it would be waited for: the mapping is told to read nothing ahead.
-            if !self
-                .mapping
-                .file
-                .is_cached(begin as u64, (end - begin) as u64)
-            {
-                let _ = self
-                    .mapping
-                    .file
-                    .read_ahead(begin as u64, (end - begin) as u64);
+            let (file, from, len) = (&self.mapping.file, begin as u64, (end - begin) as u64);
+            if file.is_cached(from, len) != Some(true) {
+                let _ = file.read_ahead(from, len);
             }
             // What it cannot load the read from the file explains.
             let done = self.mapping.map.load(begin, end - begin).is_ok();
-            if done {
-                loaded.store(true, Ordering::Relaxed);
-            }
+            loaded.store(if done { LOADED } else { NOT_LOADABLE }, Ordering::Relaxed);
             done
         })
     }
 
+    /// Takes note that the system has taken a chunk back: it is loaded again before it is touched.
+    pub(super) fn forget(&self, nth: u32) {
+        if let Some(loaded) = self.mapping.loaded.get(nth as usize) {
+            // One that cannot be loaded stays so.
+            let (was, is) = (LOADED, NOT_LOADED);
+            let _ = loaded.compare_exchange(was, is, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// Lets a chunk go.
     pub(super) fn unload(&self, nth: u32) {
+        self.forget(nth);
         let nth = nth as usize;
-        if let Some(loaded) = self.mapping.loaded.get(nth) {
-            loaded.store(false, Ordering::Relaxed);
+        if nth < self.mapping.loaded.len() {
             let begin = nth * CHUNK_BYTES as usize;
             let end = (begin + CHUNK_BYTES as usize).min(self.bytes.len());
             self.mapping.map.unload(begin, end - begin);

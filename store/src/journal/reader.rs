@@ -29,7 +29,7 @@ impl Journal {
 
     /// Reads a frame from memory or disk; one read from disk is verified.
     pub fn frame(&self, index: LogIndex) -> Result<Frame, ReadError> {
-        let (spot, span) = {
+        let (mut spot, span) = {
             let mut shared = self.lock();
             if let Some((_, frame)) = shared.tail.frame(index) {
                 self.inner.health.read_memory(frame.payload.len());
@@ -42,14 +42,15 @@ impl Journal {
             let spot = shared.spot(nth, &span, span.offset, Cold::Wait);
             (spot.ok_or(ReadError::NoFrame(index))?, span)
         };
-        self.stored_frame(spot, &span)
+        self.look_ahead(&mut spot);
+        self.stored_frame(&spot, &span)
     }
 
     /// A frame as it lies in its file, verified and opened.
-    fn stored_frame(&self, mut spot: Spot, span: &FrameSpan) -> Result<Frame, ReadError> {
+    fn stored_frame(&self, spot: &Spot, span: &FrameSpan) -> Result<Frame, ReadError> {
         let corrupt = ReadError::Corrupt(span.index);
         let len = usize::try_from(span.end_offset - span.offset).map_err(io::Error::other)?;
-        let stored = self.stored(&mut spot, span.offset, len)?;
+        let stored = self.stored(spot, span.offset, len)?;
         let Ok(head) = decode_head(&stored) else {
             return Err(corrupt);
         };
@@ -61,7 +62,7 @@ impl Journal {
     }
 
     /// The payload of a packed frame, opened as a whole.
-    fn opened(&self, spot: Spot, frame: &FrameSpan) -> Result<Bytes, ReadError> {
+    fn opened(&self, spot: &Spot, frame: &FrameSpan) -> Result<Bytes, ReadError> {
         if let Some(payload) = self.inner.opened.get(frame.from) {
             return Ok(payload);
         }
@@ -135,8 +136,10 @@ impl Journal {
             let spot = shared.spot(nth, &span, at, cold);
             (spot.ok_or(ReadError::NoBytes(position, prefix))?, span)
         };
+        // First of all: also what is read from no file is a walk's step.
+        self.look_ahead(&mut spot);
         if !span.is_plain() {
-            let payload = self.opened(spot, &span)?;
+            let payload = self.opened(&spot, &span)?;
             let inside = usize::try_from(position.0 - span.from.0).map_err(io::Error::other)?;
             let rest = payload.get(inside - LOGICAL_HEADER_BYTES..);
             let rest = rest.map(|rest| payload.slice_ref(rest));
@@ -150,13 +153,12 @@ impl Journal {
         if available < prefix {
             return Err(ReadError::NoBytes(position, prefix));
         }
-        self.look_ahead(&mut spot);
         if let Some(head) = spot.peek(&self.inner.ahead, offset, prefix) {
             let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
             if len > available {
                 return Err(ReadError::NoBytes(position, len));
             }
-            return self.stored(&mut spot, offset, len);
+            return self.stored(&spot, offset, len);
         }
         // Most records are small: one read serves both their length and their bytes.
         let mut bytes = vec![0; available.min(GUESS_BYTES).max(prefix)];
@@ -175,8 +177,7 @@ impl Journal {
     }
 
     /// `len` bytes at an offset of a file, from its mapping or from itself.
-    fn stored(&self, spot: &mut Spot, offset: u64, len: usize) -> Result<Bytes, ReadError> {
-        self.look_ahead(spot);
+    fn stored(&self, spot: &Spot, offset: u64, len: usize) -> Result<Bytes, ReadError> {
         if let Some(bytes) = spot.take(&self.inner.ahead, offset, len) {
             self.inner.health.read_mapped(len);
             return Ok(bytes);

@@ -74,6 +74,8 @@ pub(super) struct Spot {
     end: u64,
     cold: Cold,
     walks: bool,
+    /// The chunk that a walk enters by it.
+    entered: Option<Chunk>,
     work: Vec<Job>,
 }
 
@@ -99,13 +101,34 @@ impl Spot {
         }
     }
 
-    /// Whether a chunk is loaded now: by a walk, and not before it has come when nobody is to wait for it.
+    /// Whether a chunk is loaded now: by a walk, and not before it has come, and is still there, when nobody is to wait
+    /// for it.
     fn loads(&self, ahead: &Ahead, nth: u32) -> bool {
         let chunk = Chunk {
             base: self.base,
             nth,
         };
-        self.walks && (self.waits(ahead) || ahead.has_come(Place::Chunk(chunk)))
+        let is_here = || ahead.has_come(Place::Chunk(chunk)) && !self.is_gone(chunk);
+        self.walks && (self.waits(ahead) || is_here())
+    }
+
+    /// Whether a chunk is known not to be in the system's cache.
+    fn is_gone(&self, chunk: Chunk) -> bool {
+        let at = chunk.offset();
+        let len = CHUNK_BYTES.min(self.end.saturating_sub(at));
+        self.file().is_cached(at, len) == Some(false)
+    }
+
+    /// A walk enters a chunk, which may have been here before: what the system has taken back since is not touched
+    /// before it has come again.
+    fn enter(&self, ahead: &Ahead, chunk: Chunk) {
+        if !self.is_gone(chunk) {
+            return;
+        }
+        if let Source::Mapped(mapped) = &self.from {
+            mapped.forget(chunk.nth);
+        }
+        ahead.forget(std::iter::once(Place::Chunk(chunk)));
     }
 
     fn waits(&self, ahead: &Ahead) -> bool {
@@ -144,28 +167,39 @@ impl Spot {
         let first = Chunk::at(self.base, offset);
         let last = Chunk::at(self.base, end.saturating_sub(1));
         // More than is read ahead of a walk may not be remembered to have come, all at once.
-        let come = if self.walks && last.nth - first.nth <= AHEAD_CHUNKS {
-            let chunks = (first.nth..=last.nth).map(|nth| Chunk { nth, ..first });
-            ahead.await_all(chunks.map(|chunk| {
+        let by_chunk = self.walks && last.nth - first.nth <= AHEAD_CHUNKS;
+        let chunks = || (first.nth..=last.nth).map(|nth| Chunk { nth, ..first });
+        let jump = Place::Jump(self.base, offset);
+        let come = if by_chunk {
+            ahead.await_all(chunks().map(|chunk| {
                 let at = chunk.offset();
                 let len = CHUNK_BYTES.min(self.end.max(end) - at);
                 bring(Place::Chunk(chunk), at, len)
             }))
         } else {
-            let place = Place::Jump(self.base, offset);
-            ahead.await_all(std::iter::once(bring(place, offset, end - offset)))
+            ahead.await_all(std::iter::once(bring(jump, offset, end - offset)))
         };
-        match come {
-            // Gone again, or not to be read: this read ends the matter, and rarely waits.
-            true => file.read_at(buf, offset),
-            false => Err(io::ErrorKind::WouldBlock.into()),
+        if !come {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        // Gone again, or not to be read: this read ends the matter. What comes after it waits for nothing, so it asks
+        // once more; only where nobody can tell what is there, what has come is believed to be.
+        if file.is_cached(offset, end - offset).is_some() {
+            match by_chunk {
+                true => ahead.forget(chunks().map(Place::Chunk)),
+                false => ahead.forget(std::iter::once(jump)),
+            }
+        }
+        file.read_at(buf, offset)
     }
 }
 
 impl Journal {
-    /// Has done what a read has to do for later ones.
+    /// Has done what a read has to do for later ones, and looks at where it has come to.
     pub(super) fn look_ahead(&self, spot: &mut Spot) {
+        if let Some(chunk) = spot.entered.take() {
+            spot.enter(&self.inner.ahead, chunk);
+        }
         if !spot.work.is_empty() {
             self.inner.ahead.give(spot.work.drain(..));
         }
@@ -199,13 +233,16 @@ impl Shared {
         let step = self.reading.walks.step(here);
         let (base, end) = (segment.base, segment.end_offset());
         let Step::Entered(walk) = step else {
-            let mapped = segment.mapped.clone();
+            let walks = step == Step::On;
+            // Where no walk has looked, the system may have taken back what was loaded: a jump touches none of it.
+            let mapped = segment.mapped.clone().filter(|_| walks);
             return Some(Spot {
                 from: mapped.map_or_else(|| Source::File(file.clone()), Source::Mapped),
                 base,
                 end,
                 cold,
-                walks: step == Step::On,
+                walks,
+                entered: None,
                 work: Vec::new(),
             });
         };
@@ -224,6 +261,7 @@ impl Shared {
             end,
             cold,
             walks: true,
+            entered: Some(here.chunk),
             work,
         })
     }
