@@ -75,6 +75,31 @@ fn a_stream_waits_for_its_messages_in_every_mode_and_others_go_on() {
     }
 }
 
+/// The one with the lowest number had all that came.
+#[test]
+fn streams_take_turns_when_little_comes_at_a_time() {
+    let mut node = Node::new(1, 1);
+    let queues = ["p", "q", "r"];
+    let clients = queues.map(|queue| {
+        let client = node.connect(0);
+        node.declare(client, queue, true).unwrap();
+        publish(&mut node, client, queue, &["1", "2", "3"]);
+        client
+    });
+    node.move_away();
+    for (client, queue) in clients.iter().zip(queues) {
+        node.consume(*client, queue, 10).unwrap();
+    }
+    for turn in ["1", "2", "3"] {
+        for _ in queues {
+            node.bring_one();
+        }
+        for client in clients {
+            assert_eq!(taken(&mut node, client), [turn]);
+        }
+    }
+}
+
 fn ask_for_one(node: &mut Node, client: Client) {
     let get = Command::Get {
         token: Token(9),

@@ -22,6 +22,9 @@ const QUESTION_MS: u64 = 4000;
 #[derive(Default)]
 pub(crate) struct Away {
     streams: BTreeSet<StreamId>,
+    /// The one that was tried first when something had arrived. The host brings for so many at a time, and they are to
+    /// take turns.
+    tried_first: Option<StreamId>,
     questions: Vec<Waiting>,
 }
 
@@ -79,7 +82,12 @@ impl<B: Place> Shard<B> {
         Self: Store<B>,
     {
         self.now = now;
-        for stream in std::mem::take(&mut self.away.streams) {
+        let waiting = std::mem::take(&mut self.away.streams);
+        let (behind, before): (Vec<StreamId>, Vec<StreamId>) = waiting
+            .into_iter()
+            .partition(|stream| Some(*stream) > self.away.tried_first);
+        self.away.tried_first = behind.first().or(before.first()).copied();
+        for stream in behind.into_iter().chain(before) {
             if let Some(&place) = self.by_id.get(&stream) {
                 self.list(place);
             }

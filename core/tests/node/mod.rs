@@ -69,12 +69,17 @@ pub struct Journal {
     pub fetched: Cell<u64>,
     /// What lies before this is far away.
     pub far: Cell<usize>,
+    /// But for so many messages, whoever asks first.
+    pub come: Cell<usize>,
 }
 
 impl Bodies<Position> for &Journal {
     fn fetch(&mut self, place: &Position) -> Fetched {
         if (place.0 as usize) < self.far.get() {
-            return Fetched::Later;
+            let Some(rest) = self.come.get().checked_sub(1) else {
+                return Fetched::Later;
+            };
+            self.come.set(rest);
         }
         self.fetched.set(self.fetched.get() + 1);
         let rest = &self.bytes[place.0 as usize..];
@@ -322,6 +327,15 @@ impl Node {
         for data in self.data.values() {
             data.journal.far.set(data.journal.bytes.len());
         }
+    }
+
+    /// ... and one message of it arrives, for who asks first ...
+    pub fn bring_one(&mut self) {
+        for data in self.data.values_mut() {
+            data.journal.come.set(1);
+            data.shard.arrived(self.now, &mut &data.journal);
+        }
+        self.settle();
     }
 
     /// ... and is back again.
