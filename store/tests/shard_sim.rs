@@ -176,7 +176,8 @@ impl Life<'_> {
                     });
                 }
             }
-            ShardEvent::Blocked(_) if self.weather == Weather::FullDisk => {}
+            // No matter why the next segment could not be made.
+            ShardEvent::Blocked(_) if self.weather != Weather::Fair => {}
             other => panic!("seed {seed}: unexpected {other:?}"),
         }
     }
@@ -196,7 +197,7 @@ impl Life<'_> {
                 self.failed = true;
                 true
             }
-            (PublishOutcome::Refused(ErrorKind::Busy), Weather::FullDisk) => true,
+            (PublishOutcome::Refused(ErrorKind::Busy), weather) if weather != Weather::Fair => true,
             (other, _) => panic!("seed {seed}: {other:?}"),
         }
     }

@@ -119,6 +119,12 @@ impl<B: Place> Shard<B> {
         }
     }
 
+    /// Whether something is to arrive elsewhere that a stream or one of its levels dropped, as far as the journal knows.
+    pub(super) fn pins(&self, id: StreamId) -> bool {
+        let mut pinned = self.pinned.streams.keys();
+        pinned.any(|pinned| pinned.whole() == id.whole())
+    }
+
     /// Puts what a stream dropped into the next frame.
     pub(super) fn write_pins(&mut self, stream: StreamId) {
         let Some(noted) = self.pinned.noted.remove(&stream) else {
@@ -159,8 +165,10 @@ impl<B: Place> Shard<B> {
         let ids: Vec<StreamId> = self.pinned.streams.keys().copied().collect();
         for id in ids {
             let offsets = self.pinned.offsets(id);
-            if let Some(stream) = self.stream_mut(id) {
-                offsets.iter().for_each(|(offset, _)| stream.leave(*offset));
+            match self.stream_mut(id) {
+                Some(stream) => offsets.iter().for_each(|(offset, _)| stream.leave(*offset)),
+                // What a repair left without its stream.
+                None => self.pinned.forget(id),
             }
         }
     }

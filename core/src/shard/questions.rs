@@ -57,7 +57,7 @@ impl<B: Place> Shard<B> {
                     .stream_mut(stream)
                     .is_some_and(|stream| stream.readers.attached() > 0);
                 // What has to arrive elsewhere is not to go with it.
-                let owes = if_empty && self.unsent_of(stream).entries > 0;
+                let owes = if_empty && (self.unsent_of(stream).entries > 0 || self.pins(stream));
                 if owes {
                     let why = "dead letters of the queue have not arrived yet";
                     let refusal = Refusal::new(ErrorKind::NotEmpty, why);

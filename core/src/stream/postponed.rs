@@ -22,9 +22,12 @@ impl<B: Place> Stream<B> {
 
     /// It can go out again; says whether it waited.
     pub fn resume(&mut self, offset: u64) -> bool {
-        if let Some(keyed) = self.keyed.as_deref_mut() {
-            return keyed.resume(offset);
+        if let Some(keyed) = self.keyed.as_deref_mut()
+            && keyed.resume(offset)
+        {
+            return true;
         }
+        // Also where keys are kept in order only since it came back.
         let waited = self.unpostpone(offset);
         if waited {
             self.returned.insert(offset);

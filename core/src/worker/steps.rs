@@ -326,7 +326,8 @@ impl Worker {
                     let more = deliveries.iter().any(|delivery| delivery.consumer == tag);
                     if let Some(reader) = state.readers.get_mut(&tag) {
                         reader.attached = false;
-                        if reader.held == 0 && !more {
+                        // What needs no settlement is never counted as held.
+                        if reader.held == 0 && (reader.presettled || !more) {
                             state.readers.remove(&tag);
                         }
                     }

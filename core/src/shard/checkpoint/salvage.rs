@@ -147,7 +147,10 @@ impl Shard<Position> {
     /// Counts again what of the journal the streams refer to, and gives the pairs that say so.
     fn recount(&mut self) -> Vec<(Bytes, Bytes)> {
         let mut referred = std::mem::take(&mut self.referred).emptied();
-        for stream in self.streams.iter().flatten() {
+        // What is left of streams that end refers to it too, until it is freed.
+        let ending = self.ended.iter();
+        let streams = self.streams.iter().flatten().map(|stream| &**stream);
+        for stream in streams.chain(ending) {
             stream.each_weight(|weight| {
                 if let Some(position) = weight.position {
                     referred.add(position, weight.cost, 1);

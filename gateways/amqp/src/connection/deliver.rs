@@ -77,7 +77,8 @@ impl AmqpConnection {
     #[inline]
     pub(super) fn deliver(&mut self, delivery: Delivery, cx: &mut Cx<'_>) {
         let Some(consumer) = self.consumers.get(&delivery.consumer) else {
-            return;
+            // It was ended while this was on its way: others are to get it.
+            return self.give_back(&delivery, cx);
         };
         if consumer.giving_back > 0 {
             return;
