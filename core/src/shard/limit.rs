@@ -207,7 +207,7 @@ impl<B: Place> Shard<B> {
     pub(super) fn enforce_times(&mut self, now: Now, stream: &mut Stream<B>) {
         if stream.bounds.fleeting {
             stream.bounds.fleeting = false;
-            for offset in stream.bounds.seen..stream.end() {
+            for offset in stream.bounds.seen.max(stream.first())..stream.end() {
                 if stream.is_ready(offset) {
                     self.bury_ended(now.unix, stream, offset);
                 }

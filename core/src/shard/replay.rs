@@ -154,6 +154,11 @@ impl<B: Place> Shard<B> {
                 // One that cannot be read must not hold up those behind it.
                 Some((Fetched::Lost, _)) | None => None,
             };
+            // Nothing may lie in a row behind one that is not there.
+            let behind = match &read {
+                Some(_) => offset + 1,
+                None => stream.next_kept(offset + 1).unwrap_or(end),
+            };
             bytes += read
                 .as_ref()
                 .map_or(0, |(_, entry)| u64::from(entry.cost_bytes));
@@ -165,7 +170,7 @@ impl<B: Place> Shard<B> {
                 return false;
             };
             let Some((message, entry)) = wanted else {
-                cursor.pass(offset);
+                cursor.pass(behind - 1);
                 continue;
             };
             cursor.hold(offset);

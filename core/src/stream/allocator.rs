@@ -84,13 +84,18 @@ impl Allocator {
         (ever.saturating_sub(free as u64), free as u64)
     }
 
-    /// A checkpoint names these, ascending, and all others below `end` may be named by the one before it.
+    /// A checkpoint names these, ascending, and all others below `end` may be named by the one before it. One that is
+    /// named twice is in use all the same, and so are those behind it.
     pub(super) fn restore(&mut self, end: u32, named: &[u32]) {
         let last = named.last().map_or(0, |last| *last);
         self.end = end.max(last.saturating_add(1)).max(1);
         let mut named = named.iter().copied().peekable();
         for block in 1..self.end {
-            if named.next_if_eq(&block).is_none() {
+            let mut is_named = false;
+            while named.next_if_eq(&block).is_some() {
+                is_named = true;
+            }
+            if !is_named {
                 self.resting.push(block);
             }
         }
@@ -144,5 +149,14 @@ mod tests {
         blocks.written();
         assert_eq!((blocks.allocate(), blocks.allocate()), (Some(1), Some(3)));
         assert_eq!(blocks.allocate(), Some(6));
+    }
+
+    #[test]
+    fn a_block_that_is_named_twice_frees_none_behind_it() {
+        let mut blocks = Allocator::default();
+        blocks.restore(5, &[2, 2, 4]);
+        blocks.written();
+        assert_eq!((blocks.allocate(), blocks.allocate()), (Some(1), Some(3)));
+        assert_eq!(blocks.allocate(), Some(5));
     }
 }

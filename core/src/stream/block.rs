@@ -17,7 +17,7 @@
 //! Owns: this format. Never: rows (`packed.rs`), which block (`allocator.rs`).
 
 use super::index::Serial;
-use crate::index::{BLOCK_BYTES, BlockBytes};
+use crate::index::{BLOCK_BYTES, Block, BlockBytes, Blocks};
 
 const NARROW: u8 = 1;
 const WIDE: u8 = 2;
@@ -113,6 +113,24 @@ pub(super) fn read(
         base: u64::from_le_bytes(base),
         words,
     })
+}
+
+/// The words of a chunk's rows from the blocks that its pair names; nothing when they hold anything else.
+pub(super) fn fetch(
+    blocks: &dyn Blocks,
+    (stream, number): (Serial, u64),
+    [first, second]: [u32; 2],
+    (wide, from, count): (bool, u8, u8),
+) -> Option<Vec<u64>> {
+    let bytes = blocks.read(Block(first))?;
+    let more = match wide {
+        true => Some(blocks.read(Block(second))?),
+        false => None,
+    };
+    let sheet = read(stream, number, &bytes, more.as_ref())?;
+    let rows = sheet.words.len() / words_per_row(wide);
+    let same = (sheet.wide, sheet.from, rows) == (wide, from, usize::from(count));
+    same.then_some(sheet.words)
 }
 
 #[cfg(test)]

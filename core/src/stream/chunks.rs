@@ -136,6 +136,14 @@ impl<B: Place> Chunks<B> {
         Some(chunk.start() + at as u64)
     }
 
+    /// The highest offset that is not gone, of a stream that ends at `end`.
+    pub(super) fn last_kept(&self, end: u64) -> Option<u64> {
+        let mut chunks = self.0.iter().rev();
+        let chunk = chunks.find(|chunk| chunk.present > 0)?;
+        let at = chunk.kept(0, chunk.below(end)).last()?;
+        Some(chunk.start() + at as u64)
+    }
+
     /// Those with offsets from this one on.
     pub(super) fn from(&self, offset: u64) -> impl Iterator<Item = &Chunk<B>> {
         let (Ok(nth) | Err(nth)) = self.find(place(offset).0);

@@ -330,29 +330,15 @@ impl State {
         Some(words)
     }
 
-    fn read(
-        &mut self,
-        home: Home<'_>,
-        [first, second]: [u32; 2],
-        (wide, from, count): (bool, u8, u8),
-    ) -> Option<Words> {
+    fn read(&mut self, home: Home<'_>, blocks: [u32; 2], shape: (bool, u8, u8)) -> Option<Words> {
+        let [first, _] = blocks;
         if self.unreadable.contains(&first) {
             return None;
         }
-        let blocks = self.blocks.clone();
-        let read = || {
-            let blocks = blocks?;
-            let bytes = blocks.read(Block(first))?;
-            let more = match wide {
-                true => Some(blocks.read(Block(second))?),
-                false => None,
-            };
-            let sheet = block::read(home.stream, home.number, &bytes, more.as_ref())?;
-            let rows = sheet.words.len() / block::words_per_row(wide);
-            let same = (sheet.wide, sheet.from, rows) == (wide, from, usize::from(count));
-            same.then(|| Arc::new(sheet.words))
-        };
-        let words = read();
+        let chunk = (home.stream, home.number);
+        let file = self.blocks.as_deref();
+        let words = file.and_then(|file| block::fetch(file, chunk, blocks, shape));
+        let words = words.map(Arc::new);
         if words.is_none() {
             self.unreadable.insert(first);
             let fresh = (home.stream, home.number, 0);

@@ -23,12 +23,17 @@ impl<B: Place> Stream<B> {
         self.kept_offsets().next().unwrap_or(self.end())
     }
 
+    /// The highest offset that is not gone.
+    fn last_kept(&self) -> Option<u64> {
+        self.chunks.last_kept(self.end)
+    }
+
     /// The offset of a place, as of now.
     pub fn place_of(&self, to: SeekTo) -> u64 {
         let (first, end) = (self.first(), self.end());
         match to {
             SeekTo::Start => first,
-            SeekTo::Last => end.saturating_sub(1).max(first),
+            SeekTo::Last => self.last_kept().unwrap_or(end),
             SeekTo::End => end,
             SeekTo::Offset(offset) => offset.0.clamp(first, end),
             SeekTo::Time(time) => self.first_since(time),
@@ -40,9 +45,11 @@ impl<B: Place> Stream<B> {
         let (mut low, mut high) = (self.first(), self.end());
         while low < high {
             let middle = low + (high - low) / 2;
-            let earlier = self.entry(middle).is_some_and(|entry| entry.stored < time);
+            // Offsets need not follow each other.
+            let next = self.next_kept(middle).unwrap_or(high);
+            let earlier = self.entry(next).is_some_and(|entry| entry.stored < time);
             match earlier {
-                true => low = middle + 1,
+                true => low = next + 1,
                 false => high = middle,
             }
         }
@@ -59,7 +66,7 @@ impl<B: Place> Stream<B> {
     /// What is kept, if anything.
     pub fn kept_range(&self) -> Option<KeptRange> {
         let first = self.first();
-        let last = self.end().checked_sub(1)?;
+        let last = self.last_kept()?;
         Some(KeptRange {
             first: Offset(first),
             first_at: self.entry(first)?.stored,

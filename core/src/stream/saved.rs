@@ -7,17 +7,23 @@
 //! Next: `index.rs` (when something is copied), `shard/checkpoint/first.rs`, the first form.
 
 use super::bits::{Bits, CHUNK_OFFSETS};
+use super::block;
 use super::index::{Gone, Index, Serial, State, head_key};
 use super::packed::Packed;
 use super::place::Place;
 use super::{Entry, Group, Kind, Session, Stream, Tally, place};
 use crate::id::{Offset, Position, StreamId, VhostId};
+use crate::index::Blocks;
 use crate::limits::StreamLimits;
 use crate::record::AsJson;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// More chunks than any stream fills while a checkpoint and its journal last, and few beside the places of a level: a
+/// million messages each second for twelve days.
+const FAR_CHUNKS: u64 = 1 << 32;
 
 /// A stream as whole checkpoints kept it (versions 1 and 2).
 #[derive(Clone, Debug, Deserialize)]
@@ -59,7 +65,8 @@ pub(crate) struct SavedHead {
 /// A chunk.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedChunk {
-    /// A bit for each place of which nothing is left.
+    /// A bit for each place of which nothing is left. Where the stream goes on in a later chunk and places behind the last
+    /// row were never filled, for them, too.
     pub(super) gone: [u64; 4],
     pub(super) rows: SavedRows,
 }
@@ -249,6 +256,46 @@ impl Stream<Position> {
         Some(head.id)
     }
 
+    /// The head of a stream that may be an old one: as if the stream ended in another chunk, at an offset that it never
+    /// had. What the journal says of offsets that it handed out since is then of none that it hands out again.
+    pub(crate) fn head_that_ends_far(value: &[u8]) -> Result<Bytes, Misfit> {
+        let mut head: SavedHead = postcard::from_bytes(value).map_err(|_| Misfit)?;
+        let (number, _) = place(head.end);
+        head.end = (number + FAR_CHUNKS) * CHUNK_OFFSETS as u64;
+        // As above.
+        Ok(postcard::to_allocvec(&head).unwrap_or_default().into())
+    }
+
+    /// A chunk of such a stream: what would come behind its rows is gone.
+    pub(crate) fn chunk_without_more(value: &[u8]) -> Result<Bytes, Misfit> {
+        let mut chunk: SavedChunk = postcard::from_bytes(value).map_err(|_| Misfit)?;
+        let mut gone = Bits(chunk.gone);
+        let behind = usize::from(chunk.rows.from) + usize::from(chunk.rows.count);
+        (behind..CHUNK_OFFSETS).for_each(|at| gone.set(at));
+        chunk.gone = gone.0;
+        Ok(chunk.encode())
+    }
+
+    /// Whether the rows of a chunk's pair are where it says. Its blocks may have been given to others since: what they hold
+    /// says whose they are.
+    pub(crate) fn has_its_rows(
+        stream: Serial,
+        number: u64,
+        value: &[u8],
+        blocks: &dyn Blocks,
+    ) -> bool {
+        let Ok(SavedChunk { rows, .. }) = postcard::from_bytes(value) else {
+            return false;
+        };
+        match rows.place {
+            SavedPlace::Here(_) => true,
+            SavedPlace::Blocks(first, second) => {
+                let shape = (rows.wide, rows.from, rows.count);
+                block::fetch(blocks, (stream, number), [first, second], shape).is_some()
+            }
+        }
+    }
+
     /// A chunk of a pair: behind those that are there. Names its blocks.
     pub(crate) fn restore_chunk(&mut self, number: u64, value: &[u8]) -> Result<Vec<u32>, Misfit> {
         let saved: SavedChunk = postcard::from_bytes(value).map_err(|_| Misfit)?;
@@ -259,10 +306,12 @@ impl Stream<Position> {
         let first = gone.first_without(0, pushed);
         let last = usize::from(saved.rows.from) + usize::from(saved.rows.count);
         let (number_end, _) = place(self.end);
+        // Where a stream goes on far behind it, see `head_that_ends_far`.
+        let is_cut = |last| gone.first_without(last, pushed).is_none();
         let fits = number <= number_end
             && self.chunks.last().is_none_or(|last| last < number)
             && first.is_some_and(|first| first >= usize::from(saved.rows.from))
-            && last == pushed
+            && (last == pushed || last < pushed && number < number_end && is_cut(last))
             && saved.rows.is_sound();
         let Some(first) = first.filter(|_| fits) else {
             return Err(Misfit);
@@ -329,7 +378,7 @@ impl SavedRows {
     fn is_sound(&self) -> bool {
         match &self.place {
             SavedPlace::Here(words) => {
-                words.len() == usize::from(self.count) * super::block::words_per_row(self.wide)
+                words.len() == usize::from(self.count) * block::words_per_row(self.wide)
             }
             SavedPlace::Blocks(first, second) => *first != 0 && (*second != 0) == self.wide,
         }

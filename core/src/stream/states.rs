@@ -207,7 +207,8 @@ impl<B: Place> Stream<B> {
         before - self.kept
     }
 
-    fn next_kept(&self, from: u64) -> Option<u64> {
+    /// The lowest offset from this one on that is not gone.
+    pub(crate) fn next_kept(&self, from: u64) -> Option<u64> {
         self.kept_from(from).next()
     }
 

@@ -5,13 +5,13 @@
 
 use super::restore::Restored;
 use super::{
-    CheckpointError, KEY_FORM, KEY_GLOBALS, KEY_HEARD, KEY_PARTING, KEY_REFERRED, KEY_VALUE,
-    KEY_WILL, WHOLE, number, numbered,
+    CheckpointError, KEY_FORM, KEY_GLOBALS, KEY_HEARD, KEY_PARTING, KEY_PINNED, KEY_REFERRED,
+    KEY_VALUE, KEY_WILL, WHOLE, number, numbered,
 };
 use crate::id::{Position, StreamId};
 use crate::index::Blocks;
 use crate::shard::Shard;
-use crate::stream::{KEY_CHUNK, KEY_HEAD, Stream};
+use crate::stream::{KEY_CHUNK, KEY_HEAD, Serial, Stream};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -85,8 +85,9 @@ impl Shard<Position> {
         let newest = newest_of_each(&pairs);
         let mut beheaded = BTreeSet::new();
         let (mut misfits, mut old) = (0u64, 0u64);
+        let mut moved = BTreeSet::new();
         let mut restored = Restored::default();
-        self.set_blocks(blocks);
+        self.set_blocks(blocks.clone());
         for (key, value) in pairs {
             let kind = key.first().copied();
             // A whole state that may have been replaced; and counts that are of what is gone, too.
@@ -99,6 +100,21 @@ impl Shard<Position> {
                 misfits += 1;
                 continue;
             }
+            if kind == Some(KEY_CHUNK) && unsure.contains(&key) && !is_own(&key, &value, &*blocks) {
+                // Others were given its blocks since: two owners would free them for each other.
+                misfits += 1;
+                continue;
+            }
+            let value = match (kind, serial) {
+                (Some(KEY_HEAD), Some(serial)) if unsure.contains(&key) => {
+                    moved.insert(serial);
+                    Stream::head_that_ends_far(&value).unwrap_or(value)
+                }
+                (Some(KEY_CHUNK), Some(serial)) if moved.contains(&serial) => {
+                    Stream::chunk_without_more(&value).unwrap_or(value)
+                }
+                _ => value,
+            };
             match self.take_pair(&key, value.clone(), &mut restored) {
                 Ok(()) => {
                     old += u64::from(unsure.contains(&key));
@@ -128,6 +144,14 @@ impl Shard<Position> {
             let what = format!(
                 "{count} streams or sessions of which only messages are left (numbered {})",
                 runs(&beheaded)
+            );
+            salvaged.lost.push(what);
+        }
+        let stale = self.called(|serial| moved.contains(&serial));
+        if !stale.is_empty() {
+            let what = format!(
+                "messages of {}, of which an older state is left: settled ones may come again, and offsets go on far behind",
+                some_of(&stale)
             );
             salvaged.lost.push(what);
         }
@@ -183,6 +207,7 @@ impl Shard<Position> {
             KEY_WILL,
             KEY_PARTING,
             KEY_VALUE,
+            KEY_PINNED,
             KEY_HEAD,
             KEY_CHUNK,
         ] {
@@ -196,6 +221,7 @@ impl Shard<Position> {
                 KEY_WILL => Some("wills that were due".to_owned()),
                 KEY_PARTING => Some("members of groups that parted".to_owned()),
                 KEY_VALUE => Some("retained messages".to_owned()),
+                KEY_PINNED => Some("which dead letters have still to arrive".to_owned()),
                 KEY_HEAD => {
                     let from = after.map_or(0, |after| after + 1);
                     match until {
@@ -215,12 +241,25 @@ impl Shard<Position> {
 
     /// Names the streams with numbers from the first to the last, whose entries may be gone.
     fn entries_in(&self, first: u64, last: u64) -> Option<String> {
-        let here = self.streams.iter().flatten();
-        let here = here.filter(|stream| (first..=last).contains(&stream.serial.0));
-        let all: Vec<String> = here
-            .map(|stream| format!("'{}'", stream.called()))
-            .collect();
+        let all = self.called(|serial| (first..=last).contains(&serial));
         (!all.is_empty()).then(|| format!("messages that wait in {}", some_of(&all)))
+    }
+
+    /// What streams are called that have such numbers.
+    fn called(&self, has: impl Fn(u64) -> bool) -> Vec<String> {
+        let here = self.streams.iter().flatten();
+        let here = here.filter(|stream| has(stream.serial.0));
+        here.map(|stream| format!("'{}'", stream.called()))
+            .collect()
+    }
+}
+
+/// Whether a chunk's blocks, if it has any, are still its own.
+fn is_own(key: &[u8], value: &[u8], blocks: &dyn Blocks) -> bool {
+    let (serial, nth) = key[1..].split_at(key.len().min(9) - 1);
+    match (number(serial), number(nth)) {
+        (Ok(serial), Ok(nth)) => Stream::has_its_rows(Serial(serial), nth, value, blocks),
+        _ => false,
     }
 }
 
