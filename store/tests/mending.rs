@@ -104,6 +104,29 @@ fn the_header_of_the_index_file_is_there_twice_and_once_more_in_the_manifests() 
     });
 }
 
+/// A block that the disk did not give back was no damage that could be mended, but an error that ended the mending.
+#[test]
+fn what_the_disk_does_not_give_back_is_mended_like_what_is_damaged() {
+    run(async {
+        let whole = SimDisk::new(7);
+        life(&whole, 1, true, |_| {}).await;
+        let all = opens(&whole.copy()).await;
+        let index = PathBuf::from("shard/checkpoint/index");
+        let newest = files(&whole, "shard/checkpoint", "manifest-").pop();
+        for path in [index, newest.unwrap()] {
+            let disk = whole.copy();
+            disk.lose_block(&path, 9);
+            assert!(checked(&disk).findings.defects > 0, "{path:?}");
+            assert!(!refused(&disk.copy()).await.is_empty(), "{path:?}");
+            let done = mended(&disk, Consent::default());
+            assert!(!done.steps.is_empty() && done.withheld.is_empty());
+            let left = &done.after.findings;
+            assert_eq!(left.defects, 0, "{path:?}: {left:#?}");
+            assert_eq!(opens(&disk).await, all, "{path:?}");
+        }
+    });
+}
+
 #[test]
 fn a_journal_that_has_all_needs_no_checkpoint() {
     run(async {
@@ -211,21 +234,28 @@ fn what_a_damaged_run_does_not_hold_is_kept() {
         let len = whole.contents(&path).unwrap().len() as u64;
         assert!(len > 100_000, "several sections: {len}");
         let all = opens(&whole.copy()).await;
-        // Of streams, of what waits in them, the last section, and the whole file.
-        for at in [
-            Some(80_000),
-            Some(len - 20_000),
-            Some(len - 100),
-            Some(10),
-            None,
+        // Of streams, of what waits in them, the last section, and the whole file; or a block that cannot be read.
+        for (at, is_lost) in [
+            (Some(80_000), false),
+            (Some(len - 20_000), false),
+            (Some(len - 100), false),
+            (Some(10), false),
+            (None, false),
+            (Some(80_000), true),
+            (Some(len - 1), true),
         ] {
             let disk = whole.copy();
             match at {
+                Some(at) if is_lost => disk.lose_block(&path, at),
                 Some(at) => flip(&disk, &path, at),
                 None => disk.remove(&path).unwrap(),
             }
             let found = checked(&disk).findings;
-            let one = found.list.iter().find(|one| one.kind == FindingKind::Run);
+            let kind = match is_lost {
+                true => FindingKind::Unreadable,
+                false => FindingKind::Run,
+            };
+            let one = found.list.iter().find(|one| one.kind == kind);
             assert_eq!(one.unwrap().path, path);
             assert!(!refused(&disk.copy()).await.is_empty());
 

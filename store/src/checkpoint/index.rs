@@ -176,7 +176,7 @@ impl IndexFile {
         sealing: &Sealing,
     ) -> io::Result<()> {
         let path = dir.join(NAME);
-        match renew_header(disk, &path, identity) {
+        match renew_header(disk, &path, identity, sealing) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let slots = Slots::create(disk, dir, identity, sealing)?;
                 slots.install(disk, dir, &path)

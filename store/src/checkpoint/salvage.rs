@@ -64,7 +64,7 @@ pub(crate) struct Left {
     pub(crate) damaged: Vec<DamagedRun>,
 }
 
-/// Manifests in the folder of the group in `group_dir` that are sound, newest first.
+/// Manifests in the folder of the group in `group_dir` that can be read and are sound, newest first.
 pub(crate) fn manifests(source: &Source, group_dir: &Path) -> io::Result<Vec<Manifest>> {
     let dir = folder_of(group_dir);
     let names = names_in(&*source.disk, &dir)?;
@@ -75,7 +75,8 @@ pub(crate) fn manifests(source: &Source, group_dir: &Path) -> io::Result<Vec<Man
     sequences.sort_unstable();
     let mut sound = Vec::new();
     for sequence in sequences.into_iter().rev() {
-        sound.extend(Manifest::read(&*source.disk, &dir, sequence)?);
+        let read = Manifest::read(&*source.disk, &dir, sequence);
+        sound.extend(read.ok().flatten());
     }
     Ok(sound)
 }

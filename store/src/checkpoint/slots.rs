@@ -122,25 +122,37 @@ type Header = [u8; HEADER_BYTES];
 struct Headers {
     /// Its two copies, each if it is sound.
     copies: [Option<Header>; 2],
-    /// Offsets of those that are damaged. Earlier servers wrote one: that the second is not there is no damage.
+    /// Offsets of those that are damaged, or that the disk does not give back. Earlier servers wrote one: that the second is
+    /// not there is no damage.
     damaged: Vec<u64>,
+    /// What the disk said.
+    failed: Option<io::Error>,
 }
 
-fn headers(file: &dyn DiskFile) -> io::Result<Headers> {
+impl Headers {
+    fn sound(&self) -> Option<Header> {
+        self.copies[0].or(self.copies[1])
+    }
+}
+
+fn headers(file: &dyn DiskFile) -> Headers {
     let mut found = Headers {
         copies: [None; 2],
         damaged: Vec::new(),
+        failed: None,
     };
     for (at, copy) in HEADERS_AT.into_iter().zip(&mut found.copies) {
         let mut header = [0; HEADER_BYTES];
-        file.read_at(&mut header, at)?;
-        if header[..4] == MAGIC && u32_at(&header, 20) == crc32c(&[&header[..FIXED_BYTES]]) {
+        if let Err(error) = file.read_at(&mut header, at) {
+            found.failed = Some(error);
+            found.damaged.push(at);
+        } else if header[..4] == MAGIC && u32_at(&header, 20) == crc32c(&[&header[..FIXED_BYTES]]) {
             *copy = Some(header);
         } else if at == 0 || header != [0; HEADER_BYTES] {
             found.damaged.push(at);
         }
     }
-    Ok(found)
+    found
 }
 
 /// Whether a copy of the header of the file is sound, and where one is damaged; `None` when there is no file.
@@ -156,16 +168,43 @@ pub(super) fn damaged_headers(
     if file.len()? < BLOCK {
         return Ok(Some((false, vec![0])));
     }
-    let Headers { copies, damaged } = headers(&*file)?;
-    Ok(Some((copies.iter().any(Option::is_some), damaged)))
+    let found = headers(&*file);
+    Ok(Some((found.sound().is_some(), found.damaged)))
 }
 
-/// Writes the header of the file again, both copies, for who knows whose it is; durable on return.
-pub(super) fn renew_header(disk: &dyn Disk, path: &Path, identity: Identity) -> io::Result<()> {
+/// Writes the header of the file again, both copies, from the one that is sound or, if none is, for who knows whose it is;
+/// durable on return.
+pub(super) fn renew_header(
+    disk: &dyn Disk,
+    path: &Path,
+    identity: Identity,
+    sealing: &Sealing,
+) -> io::Result<()> {
     let file = disk.open(path)?;
-    let sealed = KeySlot::read(&*file)?.is_some();
-    let version = if sealed { SEALED_VERSION } else { VERSION };
-    write_headers(&*file, &header_of(version, identity))?;
+    let found = headers(&*file);
+    let is_sealed = |header: Header| u32_at(&header, 4) == SEALED_VERSION;
+    let may_be_sealed = sealing.has_keys() || found.sound().is_some_and(is_sealed);
+    let made_for = |sealed| {
+        let version = if sealed { SEALED_VERSION } else { VERSION };
+        header_of(version, identity)
+    };
+    match KeySlot::read(&*file) {
+        Ok(key) => {
+            let header = found.sound().unwrap_or_else(|| made_for(key.is_some()));
+            write_headers(&*file, &header)?;
+        }
+        // The only key of its blocks may come back yet.
+        Err(error) if may_be_sealed => return Err(error),
+        Err(_) => {
+            let header = found.sound().unwrap_or_else(|| made_for(false));
+            // A block that cannot be read is written as a whole, or not at all.
+            let mut block = [0; BLOCK_BYTES];
+            for at in HEADERS_AT {
+                block[at as usize..][..HEADER_BYTES].copy_from_slice(&header);
+            }
+            write_all_at(&*file, &block, 0)?;
+        }
+    }
     file.sync()
 }
 
@@ -199,9 +238,13 @@ impl Slots {
         if file.len().map_err(io)? < BLOCK {
             return Err(damaged());
         }
-        let Headers { copies, .. } = headers(&*file).map_err(io)?;
-        let header = copies[0].or(copies[1]).ok_or_else(damaged)?;
-        let rotten = Mutex::new(copies[0] != copies[1]);
+        let found = headers(&*file);
+        let rotten = Mutex::new(found.copies[0] != found.copies[1]);
+        let header = match (found.sound(), found.failed) {
+            (Some(header), _) => header,
+            (None, Some(error)) => return Err(io(error)),
+            (None, None) => return Err(damaged()),
+        };
         let version = u32_at(&header, 4);
         let known = [VERSION, SEALED_VERSION].contains(&version);
         if !known || u32_at(&header, 16) != BLOCK_BYTES as u32 {

@@ -15,6 +15,7 @@ use anabranch_core::id::{LogIndex, Position};
 use anabranch_core::record::{Records, read_message, record_bytes};
 use anabranch_core::shard::Shard;
 use bytes::Bytes;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -93,7 +94,10 @@ impl Look<'_> {
         let dir = &self.folder.dir;
         let newest = match Newest::open(self.source, dir) {
             Ok(newest) => Some(newest),
-            Err(CheckpointOpenError::Io { path, source }) => {
+            // A server put another one in its place meanwhile.
+            Err(CheckpointOpenError::Io { path, source })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
                 return Err(InspectError::Io { path, source });
             }
             // The survey names the files.

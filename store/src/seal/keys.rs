@@ -208,6 +208,11 @@ impl Sealing {
         self.ring.current().filter(|_| self.seals)
     }
 
+    /// Whether some file may be sealed with one of its keys.
+    pub(crate) fn has_keys(&self) -> bool {
+        !self.ring.0.is_empty()
+    }
+
     /// Whether what lies under `wrapped` (or plain) is as it would be were it made now.
     pub fn is_current(&self, wrapped: Option<&WrappedKey>) -> bool {
         self.current() == wrapped.and_then(WrappedKey::id).as_ref()

@@ -1,6 +1,6 @@
 //! The pairs of a run that is damaged, as far as its sections are sound.
 //!
-//! Owns: finding the next sound section behind one that is not. Never believes a section that does not match its
+//! Owns: finding the next sound section behind one that is not, or that the disk does not give back. Never believes a section that does not match its
 //! checksum. Read next: [`super`] (the layout).
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
     RunRef, SEALED_VERSION, SECTION_HEADER_BYTES, run_path,
 };
 use crate::checkpoint::index::Identity;
-use crate::disk::Disk;
+use crate::disk::{BLOCK_BYTES, Disk, DiskFile};
 use crate::journal::frame::{crc32c, u32_at};
 use crate::seal::{DataKey, Sealing, WRAPPED_BYTES, WrappedKey};
 use anabranch_core::shard::Gap;
@@ -27,8 +27,8 @@ pub(in crate::checkpoint) struct RunRemains {
 }
 
 impl RunRemains {
-    /// Reads the run that `named` describes. What is damaged is no error; that it is sealed and its key is not there is
-    /// one, and so is a disk that fails.
+    /// Reads the run that `named` describes. What is damaged or cannot be read is no error; that it is sealed and its key is
+    /// not there is one, and so is a file that does not open.
     pub(in crate::checkpoint) fn read(
         disk: &dyn Disk,
         dir: &Path,
@@ -44,7 +44,7 @@ impl RunRemains {
             Ok(())
         });
         match whole {
-            Err(RunError::Damaged { .. }) => {}
+            Err(RunError::Damaged { .. } | RunError::Io { .. }) => {}
             other => return other.map(|()| remains),
         }
         let path = run_path(dir, named.sequence);
@@ -53,12 +53,7 @@ impl RunRemains {
             source,
         };
         let bytes = match disk.open(&path) {
-            Ok(file) => {
-                let len = usize::try_from(file.len().map_err(failed)?);
-                let mut bytes = vec![0; len.map_err(io::Error::other).map_err(failed)?];
-                file.read_at(&mut bytes, 0).map_err(failed)?;
-                Bytes::from(bytes)
-            }
+            Ok(file) => readable(&*file).map_err(failed)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Bytes::new(),
             Err(error) => return Err(failed(error)),
         };
@@ -86,6 +81,21 @@ impl RunRemains {
     }
 }
 
+/// A file with zeros where it cannot be read: the checksums find them.
+fn readable(file: &dyn DiskFile) -> io::Result<Bytes> {
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    if file.read_at(&mut bytes, 0).is_ok() {
+        return Ok(bytes.into());
+    }
+    for (at, block) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES as usize)) {
+        if file.read_at(block, at * BLOCK_BYTES).is_err() {
+            block.fill(0);
+        }
+    }
+    Ok(bytes.into())
+}
+
 /// A search for sound sections.
 struct Search {
     bytes: Bytes,
@@ -107,6 +117,10 @@ impl Search {
         };
         let mut wrapped = WrappedKey([0; WRAPPED_BYTES]);
         wrapped.0.copy_from_slice(&header[HEADER_BYTES..]);
+        if header[..4] == [0; 4] && sealing.has_keys() {
+            // It may be sealed, with a key that cannot be read.
+            return false;
+        }
         let is_sealed =
             u32_at(header, 4) == SEALED_VERSION || u32_at(header, 40) == crc32c(&[&wrapped.0]);
         if is_sealed {

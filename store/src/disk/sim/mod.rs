@@ -17,7 +17,7 @@ mod tests;
 pub use state::SECTOR_BYTES;
 
 use super::{Disk, DiskFile, DiskLock};
-use state::{Inode, NameChange, State, apply_change, count_down};
+use state::{BLOCK, Inode, NameChange, State, apply_change, count_down};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IoSlice};
@@ -163,6 +163,15 @@ impl SimDisk {
         }
         if let Some(slot) = inode.stable.get_mut(at) {
             *slot ^= mask;
+        }
+    }
+
+    /// The block of 4 KiB in which this byte of a file lies cannot be read any more, until it is written as a whole.
+    pub fn lose_block(&self, path: &Path, byte: u64) {
+        let mut state = self.lock_state();
+        let number = state.names.get(path).copied();
+        if let Some(inode) = number.and_then(|number| state.inodes.get_mut(&number)) {
+            inode.unreadable.insert(byte as usize / BLOCK);
         }
     }
 
@@ -345,6 +354,10 @@ impl DiskFile for SimFile {
             if grown > 0 && capacity.is_some_and(|capacity| used + grown > capacity) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
+            // What lies around what is written has to be read first.
+            let whole = start.div_ceil(BLOCK)..(start + total) / BLOCK;
+            inode.unreadable.retain(|block| !whole.contains(block));
+            inode.check_readable(start, start + total)?;
             if inode.now.len() < start + total {
                 inode.now.resize(start + total, 0);
             }
@@ -365,6 +378,7 @@ impl DiskFile for SimFile {
         self.with(|state| {
             let inode = state.inodes.entry(self.inode).or_default();
             let start = offset as usize;
+            inode.check_readable(start, start + buf.len())?;
             let bytes = inode
                 .now
                 .get(start..start + buf.len())

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub const SECTOR_BYTES: usize = 512;
 
 /// Unit of room, in bytes.
-const BLOCK: usize = crate::disk::BLOCK_BYTES as usize;
+pub(super) const BLOCK: usize = crate::disk::BLOCK_BYTES as usize;
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -36,6 +36,8 @@ pub(super) struct Inode {
     pub(super) dirty: BTreeSet<usize>,
     /// Blocks that were given back.
     pub(super) holes: BTreeSet<usize>,
+    /// Blocks that cannot be read until they are written as a whole.
+    pub(super) unreadable: BTreeSet<usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +106,19 @@ impl Inode {
             .extend(start / SECTOR_BYTES..=(end - 1) / SECTOR_BYTES);
         for block in start / BLOCK..=(end - 1) / BLOCK {
             self.holes.remove(&block);
+        }
+    }
+
+    /// Whether some of these bytes lie in a block that cannot be read: so all of a read of them fails, and so does a write
+    /// that is not of the whole block.
+    pub(super) fn check_readable(&self, start: usize, end: usize) -> io::Result<()> {
+        match self
+            .unreadable
+            .range(start / BLOCK..end.div_ceil(BLOCK))
+            .next()
+        {
+            Some(_) => Err(io::Error::other("the sector cannot be read")),
+            None => Ok(()),
         }
     }
 

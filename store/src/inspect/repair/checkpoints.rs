@@ -56,7 +56,7 @@ impl Work<'_> {
                 Ok(covered >= purged)
             }
             Err(error) if error.is_key() => Ok(false),
-            Err(error @ CheckpointOpenError::Io { .. }) => {
+            Err(error @ CheckpointOpenError::Io { .. }) if manifests.is_empty() => {
                 Err(RepairError::Inspect(InspectError::Checkpoint(error)))
             }
             Err(error) => self.damaged(&error, manifests),
@@ -141,7 +141,7 @@ impl Work<'_> {
                 continue;
             };
             if let Some(kept) = self.kept(&left) {
-                return self.salvage(&left, &kept);
+                return self.salvage(error, &left, &kept);
             }
         }
         Ok(false)
@@ -171,14 +171,22 @@ impl Work<'_> {
         }
     }
 
-    fn salvage(&mut self, left: &Left, kept: &Kept) -> Result<bool, RepairError> {
+    fn salvage(
+        &mut self,
+        error: &CheckpointOpenError,
+        left: &Left,
+        kept: &Kept,
+    ) -> Result<bool, RepairError> {
         let damaged: Vec<String> = left.damaged.iter().map(ToString::to_string).collect();
-        let damaged = damaged.join("; ");
+        let damaged = match damaged.is_empty() {
+            true => error.to_string(),
+            false => damaged.join("; "),
+        };
         let (kind, what) = match kept.lost.is_empty() {
             true => (
                 StepKind::Checkpoint,
                 format!(
-                    "written again without what cannot be read ({damaged}): nothing is lost, since newer runs have it"
+                    "written again without what cannot be read ({damaged}): nothing is lost, since other files have it"
                 ),
             ),
             false => (
