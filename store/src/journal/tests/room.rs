@@ -23,6 +23,18 @@ fn payload(index: u64) -> Frame {
     frame(index, 1, 10_000)
 }
 
+/// Waits until something is so.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let mut looks = tokio::time::interval(Duration::from_millis(2));
+    let looked = async {
+        while !is_so() {
+            looks.tick().await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(20), looked).await;
+    assert!(in_time.is_ok(), "{what}");
+}
+
 /// Where the frame begins and ends: 10,048 logical bytes each.
 fn span(first: u64, last: u64) -> (Position, Position) {
     (Position(first * 10_048), Position((last + 1) * 10_048))
@@ -312,20 +324,20 @@ fn without_room_for_a_segment_frames_wait_and_go_on_when_there_is_room() {
             });
             journal.append(vec![payload(index)], done).unwrap();
         }
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let answered = answers.lock().unwrap().len() as u64;
-        assert!(answered < 12, "{answered}: one spare was ready");
-        assert!(journal.no_space() && journal.poisoned().is_none());
+        let answered = || answers.lock().unwrap().len() as u64;
+        until("it has no room", || journal.no_space()).await;
+        assert!(answered() < 12, "{}: one spare was ready", answered());
+        assert!(journal.poisoned().is_none());
         // What frees room passes by what waits for it.
         purge(&journal, 23).await.unwrap();
         let freed = [(Position(0), span(23, 23).1)];
         give(&journal, &freed, 23).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let answered = answers.lock().unwrap().len() as u64;
-        assert!(
-            answered > 20 && answered < 40,
-            "{answered}: four files are used again"
-        );
+        until("four files are used again", || {
+            answered() > 20 && journal.no_space()
+        })
+        .await;
+        let answered = answered();
+        assert!(answered < 40, "{answered}: four files are used again");
         // A power loss while some wait: none of them was confirmed.
         let copy = disk.copy();
         copy.crash();
@@ -335,7 +347,10 @@ fn without_room_for_a_segment_frames_wait_and_go_on_when_there_is_room() {
             assert_eq!(other.frame(LogIndex(index)).unwrap(), payload(index));
         }
         disk.set_faults(Faults::default());
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        until("all are answered", || {
+            answers.lock().unwrap().len() as u64 == last - 26
+        })
+        .await;
         assert!(!journal.no_space());
         let expected: Vec<_> = (27..=last).map(|index| (index, true)).collect();
         assert_eq!(*answers.lock().unwrap(), expected);
@@ -359,7 +374,7 @@ fn a_journal_closed_without_room_says_so_to_what_waits() {
         let told = tokio::select! {
             told = waiting => told,
             () = async {
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                until("it has no room", || journal.no_space()).await;
                 journal.close(Box::new(|_| {}));
                 std::future::pending().await
             } => unreachable!(),
