@@ -5,17 +5,14 @@
 
 mod node;
 
-use anabranch_core::authority::{AllowAll, Authority};
 use anabranch_core::id::*;
-use anabranch_core::limits::StreamLimits;
-use anabranch_core::message::{Message, Quality};
-use anabranch_core::record::{AsJson, Change, Mark, PayloadBuilder};
-use anabranch_core::router::Fabric;
+use anabranch_core::limits::Mode;
+use anabranch_core::record::Change;
 use anabranch_core::shard::Shard;
 use bytes::Bytes;
 use node::Journal;
 use node::kept::{Kept, stats};
-use std::sync::Arc;
+use node::world::{World, fresh};
 
 const QUEUE: StreamId = StreamId(0xFFFF << 48 | 7);
 /// Of 255 messages.
@@ -23,57 +20,8 @@ const CHUNKS: u64 = 100;
 /// Blocks that one round may give back.
 const ROUND_MAX: u64 = 16;
 
-fn fresh() -> Shard<Position> {
-    let authority: Arc<dyn Authority> = Arc::new(AllowAll);
-    node::shard(1, 9, &Arc::new(Fabric::default()), &authority)
-}
-
-struct World {
-    journal: Journal,
-    sequence: u64,
-}
-
-impl World {
-    fn apply(&mut self, shard: &mut Shard<Position>, mut frame: PayloadBuilder) {
-        let (base, payload) = (self.journal.bytes.len() as u64, frame.take());
-        self.journal.bytes.extend_from_slice(&payload);
-        let clock = UnixMs(1_000_000);
-        shard.apply(clock, Position(base), &payload, false).unwrap();
-    }
-
-    fn change(&mut self, shard: &mut Shard<Position>, change: &Change) {
-        let mut frame = PayloadBuilder::default();
-        frame.change(Mark::default(), change);
-        self.apply(shard, frame);
-    }
-
-    fn create(&mut self, shard: &mut Shard<Position>) {
-        let change = Change::CreateStreamWith {
-            stream: QUEUE,
-            vhost: VhostId(1),
-            name: Arc::from("q"),
-            limits: AsJson(StreamLimits::default()),
-        };
-        self.change(shard, &change);
-    }
-
-    fn publish(&mut self, shard: &mut Shard<Position>, count: u64) {
-        let mut frame = PayloadBuilder::default();
-        for _ in 0..count {
-            self.sequence += 1;
-            let mark = Mark {
-                lane: Lane(5 << 16),
-                sequence: Sequence(self.sequence),
-            };
-            let message = Message {
-                body: Bytes::from_static(&[7; 300]),
-                quality: Quality::AtLeastOnce,
-                ..Message::default()
-            };
-            frame.publish(mark, &[QUEUE], None, None, &message);
-        }
-        self.apply(shard, frame);
-    }
+fn body(_: u64) -> Bytes {
+    Bytes::from_static(&[7; 300])
 }
 
 fn used(shard: &Shard<Position>) -> u64 {
@@ -95,16 +43,13 @@ fn round(shard: &mut Shard<Position>, journal: &Journal) -> bool {
 /// shard waited.
 #[test]
 fn a_long_stream_that_ends_is_freed_a_part_in_each_round_and_after_a_crash() {
-    let mut world = World {
-        journal: Journal::default(),
-        sequence: 0,
-    };
+    let mut world = World::default();
     let mut kept = Kept::default();
     let mut shard = fresh();
     shard.set_blocks(kept.blocks());
-    world.create(&mut shard);
+    world.create(&mut shard, QUEUE, Mode::default());
     for _ in 0..CHUNKS {
-        world.publish(&mut shard, 255);
+        world.publish(&mut shard, QUEUE, 255, body);
     }
     // It ends while it is copied: the checkpoint that is being made has it as it was.
     shard.freeze();
@@ -124,8 +69,8 @@ fn a_long_stream_that_ends_is_freed_a_part_in_each_round_and_after_a_crash() {
 
     assert!(used(&shard) >= CHUNKS - ROUND_MAX, "{}", used(&shard));
     // It is gone, and another one may come.
-    world.create(&mut shard);
-    world.publish(&mut shard, 2);
+    world.create(&mut shard, QUEUE, Mode::default());
+    world.publish(&mut shard, QUEUE, 2, body);
     kept.save(&mut shard);
     let mut restored = fresh();
     kept.restore(&mut restored);

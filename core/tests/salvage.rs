@@ -4,18 +4,16 @@
 
 mod node;
 
-use anabranch_core::authority::{AllowAll, Authority};
 use anabranch_core::gateway::{Replay, SeekTo};
 use anabranch_core::id::*;
-use anabranch_core::limits::{Mode, StreamLimits};
-use anabranch_core::message::{Message, Quality};
+use anabranch_core::limits::Mode;
+use anabranch_core::message::Message;
 use anabranch_core::port::{Attach, ConsumerKey, Question, ShardEvent, ShardRequest};
-use anabranch_core::record::{AsJson, Change, Mark, PayloadBuilder};
-use anabranch_core::router::Fabric;
+use anabranch_core::record::Change;
 use anabranch_core::shard::{Gap, Remains, Salvaged, Shard};
 use bytes::Bytes;
-use node::Journal;
 use node::kept::{Kept, Pairs, peek, stats};
+use node::world::{World, fresh};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -26,64 +24,12 @@ const HEAD: u8 = 16;
 const CHUNK: u8 = 17;
 const PINNED: u8 = 6;
 
-fn fresh() -> Shard<Position> {
-    let authority: Arc<dyn Authority> = Arc::new(AllowAll);
-    node::shard(1, 9, &Arc::new(Fabric::default()), &authority)
-}
-
-#[derive(Default)]
-struct World {
-    journal: Journal,
-    sequence: u64,
+/// The number of its record.
+fn body(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
 }
 
 impl World {
-    fn apply(&mut self, shard: &mut Shard<Position>, mut frame: PayloadBuilder) {
-        let (base, payload) = (self.journal.bytes.len() as u64, frame.take());
-        self.journal.bytes.extend_from_slice(&payload);
-        let clock = UnixMs(1_000_000 + self.sequence);
-        shard.apply(clock, Position(base), &payload, false).unwrap();
-    }
-
-    fn change(&mut self, shard: &mut Shard<Position>, change: &Change) {
-        let mut frame = PayloadBuilder::default();
-        frame.change(Mark::default(), change);
-        self.apply(shard, frame);
-    }
-
-    fn create(&mut self, shard: &mut Shard<Position>, stream: StreamId, mode: Mode) {
-        let limits = StreamLimits {
-            mode,
-            ..StreamLimits::default()
-        };
-        let change = Change::CreateStreamWith {
-            stream,
-            vhost: VhostId(1),
-            name: format!("q{}", stream.0 & 0xF).into(),
-            limits: AsJson(limits),
-        };
-        self.change(shard, &change);
-    }
-
-    /// Messages with the numbers of their records.
-    fn publish(&mut self, shard: &mut Shard<Position>, stream: StreamId, count: u64) {
-        let mut frame = PayloadBuilder::default();
-        for _ in 0..count {
-            self.sequence += 1;
-            let mark = Mark {
-                lane: Lane(5 << 16),
-                sequence: Sequence(self.sequence),
-            };
-            let message = Message {
-                body: Bytes::copy_from_slice(&self.sequence.to_be_bytes()),
-                quality: Quality::AtLeastOnce,
-                ..Message::default()
-            };
-            frame.publish(mark, &[stream], None, None, &message);
-        }
-        self.apply(shard, frame);
-    }
-
     fn settle(&mut self, shard: &mut Shard<Position>, stream: StreamId, first: u64, last: u64) {
         let ranges = vec![(Offset(first), Offset(last))];
         self.change(shard, &Change::Settled { stream, ranges });
@@ -179,7 +125,7 @@ fn an_old_chunk_whose_block_others_have_by_now_is_not_taken() {
     shard.set_blocks(kept.blocks());
     world.create(&mut shard, OLD, Mode::default());
     world.create(&mut shard, NEW, Mode::default());
-    world.publish(&mut shard, OLD, 255);
+    world.publish(&mut shard, OLD, 255, body);
     kept.save(&mut shard);
     let [(key, value)] = &of_kind(kept.pairs(), CHUNK)[..] else {
         panic!("one chunk");
@@ -188,7 +134,7 @@ fn an_old_chunk_whose_block_others_have_by_now_is_not_taken() {
     for _ in 0..3 {
         kept.save(&mut shard);
     }
-    world.publish(&mut shard, NEW, 1000);
+    world.publish(&mut shard, NEW, 1000, body);
     kept.save(&mut shard);
     let mut pairs = kept.pairs().clone();
     pairs.insert(key.clone(), value.clone());
@@ -198,7 +144,7 @@ fn an_old_chunk_whose_block_others_have_by_now_is_not_taken() {
     assert!(!done.lost.is_empty());
     // It goes on, and writes blocks.
     for _ in 0..4 {
-        world.publish(&mut shard, OLD, 600);
+        world.publish(&mut shard, OLD, 600, body);
         next.save(&mut shard);
     }
     let mut shard = fresh();
@@ -225,10 +171,10 @@ fn a_stream_of_which_an_old_head_is_left_gives_no_offset_twice() {
         let mut shard = fresh();
         shard.set_blocks(kept.blocks());
         world.create(&mut shard, OLD, mode);
-        world.publish(&mut shard, OLD, 100);
+        world.publish(&mut shard, OLD, 100, body);
         kept.save(&mut shard);
         let before = kept.pairs().clone();
-        world.publish(&mut shard, OLD, 300);
+        world.publish(&mut shard, OLD, 300, body);
         kept.save(&mut shard);
         let mut pairs = kept.pairs().clone();
         let kinds: &[u8] = if chunks_are_old {
@@ -252,7 +198,7 @@ fn a_stream_of_which_an_old_head_is_left_gives_no_offset_twice() {
         );
         // Of these offsets are 350 to 359 of what was there, and 400 to 409 of what comes now.
         let left: u64 = if chunks_are_old { 100 } else { 400 };
-        world.publish(&mut shard, OLD, 20);
+        world.publish(&mut shard, OLD, 20, body);
         match mode {
             Mode::Replay => world.change(
                 &mut shard,

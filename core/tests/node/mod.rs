@@ -8,6 +8,7 @@
 
 mod asks;
 pub mod kept;
+pub mod world;
 
 #[allow(unused_imports, reason = "each test file uses a part of it")]
 pub use asks::*;
