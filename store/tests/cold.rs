@@ -5,10 +5,9 @@
 mod worker;
 
 use anabranch_core::gateway::PublishOutcome;
-use anabranch_core::id::{LogIndex, Position, Sequence, StreamId, Term, UnixMs, VhostId};
+use anabranch_core::id::{LogIndex, Position, StreamId, Term, UnixMs, VhostId};
 use anabranch_core::limits::StreamLimits;
-use anabranch_core::message::{Message, Quality};
-use anabranch_core::port::{Question, ShardEvent, ShardReply, ShardRequest};
+use anabranch_core::port::{Question, ShardEvent, ShardReply};
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::disk::sim::SimDisk;
 use anabranch_store::disk::{Disk, DiskFile, DiskLock, DiskMap};
@@ -489,23 +488,6 @@ async fn start(dir: &Path, gate: &Gate) -> Worker {
     .await
 }
 
-fn publish_to(worker: &mut Worker, stream: StreamId, body: Vec<u8>) -> u64 {
-    worker.sequence += 1;
-    worker.send(ShardRequest::Publish {
-        sequence: Sequence(worker.sequence),
-        streams: [stream].into_iter().collect(),
-        by_topic: None,
-        patient: false,
-        extra: None,
-        message: Arc::new(Message {
-            body: body.into(),
-            quality: Quality::AtLeastOnce,
-            ..Message::default()
-        }),
-    });
-    worker.sequence
-}
-
 #[tokio::test]
 async fn who_reads_at_the_end_is_served_while_others_wait_for_history() {
     let (dir, gate) = (folder(), Gate::default());
@@ -522,7 +504,7 @@ async fn who_reads_at_the_end_is_served_while_others_wait_for_history() {
         .map(|number| number.to_le_bytes().repeat(500))
         .collect();
     for body in &history {
-        let sequence = publish_to(&mut worker, STREAM, body.clone());
+        let sequence = worker.publish_to(STREAM, body.clone());
         assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
     }
     gate.shut();
@@ -530,7 +512,7 @@ async fn who_reads_at_the_end_is_served_while_others_wait_for_history() {
     gate.until(|state| state.waiting > 0);
     worker.attach_to(TAIL, 2).await;
     for number in 0..20 {
-        publish_to(&mut worker, TAIL, vec![number]);
+        worker.publish_to(TAIL, vec![number]);
         let mut delivered = false;
         while !delivered {
             match worker.event().await {

@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tiered::{
-    attach, body, counts, create, expect, files, fill, folder, key, moved, publish_to,
-    segment_files, start, until,
+    attach, body, counts, create, expect, files, fill, folder, key, moved, segment_files, start,
+    until,
 };
 use worker::{STREAM, Worker};
 
@@ -95,7 +95,7 @@ async fn a_large_segment_goes_to_s3_in_parts() {
     worker.create().await;
     let large = |number: u8| vec![number; 2 << 20];
     for number in 0..50 {
-        let sequence = publish_to(&mut worker, STREAM, large(number));
+        let sequence = worker.publish_to(STREAM, large(number));
         assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
     }
     moved(&worker, 2).await;
@@ -144,7 +144,7 @@ async fn while_the_folder_is_away_its_readers_wait_and_everybody_else_goes_on() 
     until("the failure is told", || tier.stats().error.is_some()).await;
     attach(&mut worker, NEAR, 2, false).await;
     for number in 0..100 {
-        let sequence = publish_to(&mut worker, NEAR, body(number));
+        let sequence = worker.publish_to(NEAR, body(number));
         let (mut confirmed, mut delivered) = (false, false);
         while !(confirmed && delivered) {
             match worker.event().await {
@@ -266,7 +266,7 @@ async fn the_power_may_go_at_any_step_of_moving() {
         });
         let mut confirmed = 80;
         for number in 80..200 {
-            let sequence = publish_to(&mut worker, STREAM, body(number));
+            let sequence = worker.publish_to(STREAM, body(number));
             if worker.published(sequence).await != PublishOutcome::Routed {
                 break;
             }

@@ -2,18 +2,15 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
 use crate::worker::{WORKER, Worker};
-use anabranch_core::address::Address;
 use anabranch_core::dispatch::travel_units;
 use anabranch_core::gateway::{Delivery, PublishOutcome, Replay, SeekTo};
-use anabranch_core::id::{ConnectionId, ConsumerTag, Sequence, StreamId, VhostId};
+use anabranch_core::id::{ConnectionId, ConsumerTag, StreamId, VhostId};
 use anabranch_core::limits::StreamLimits;
-use anabranch_core::message::{Message, Quality};
 use anabranch_core::port::{Attach, ConsumerKey, Question, ShardEvent, ShardReply, ShardRequest};
 use anabranch_store::disk::Disk;
 use anabranch_store::disk::sim::SimDisk;
 use anabranch_store::journal::TierCounts;
 use anabranch_store::tier::{Tier, TierOptions};
-use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,29 +61,10 @@ pub async fn create(worker: &mut Worker, stream: StreamId, limits: StreamLimits)
     assert!(matches!(worker.ask(question).await, Ok(ShardReply::Done)));
 }
 
-pub fn publish_to(worker: &mut Worker, stream: StreamId, body: Vec<u8>) -> u64 {
-    worker.sequence += 1;
-    let message = Message {
-        address: Address(Bytes::from_static(b"a")),
-        body: body.into(),
-        quality: Quality::AtLeastOnce,
-        ..Message::default()
-    };
-    worker.send(ShardRequest::Publish {
-        sequence: Sequence(worker.sequence),
-        streams: [stream].into_iter().collect(),
-        by_topic: None,
-        patient: false,
-        extra: None,
-        message: Arc::new(message),
-    });
-    worker.sequence
-}
-
 /// Publishes these, one after the other.
 pub async fn fill(worker: &mut Worker, stream: StreamId, numbers: std::ops::Range<u32>) {
     for number in numbers {
-        let sequence = publish_to(worker, stream, body(number));
+        let sequence = worker.publish_to(stream, body(number));
         assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
     }
 }

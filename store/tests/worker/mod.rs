@@ -131,6 +131,10 @@ impl Worker {
     }
 
     pub fn publish(&mut self, body: Vec<u8>) -> u64 {
+        self.publish_to(STREAM, body)
+    }
+
+    pub fn publish_to(&mut self, stream: StreamId, body: Vec<u8>) -> u64 {
         self.sequence += 1;
         let message = Message {
             address: Address(Bytes::from_static(b"a")),
@@ -140,7 +144,7 @@ impl Worker {
         };
         self.send(ShardRequest::Publish {
             sequence: Sequence(self.sequence),
-            streams: [STREAM].into_iter().collect(),
+            streams: [stream].into_iter().collect(),
             by_topic: None,
             patient: false,
             extra: None,
