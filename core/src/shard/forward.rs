@@ -1,8 +1,8 @@
 //! Messages on their way to other streams: what a shard hands to a worker to publish, until it is stored there.
 //!
 //! The message stays where it is, handed to nobody, until a worker says that all its destinations have it; only
-//! then its leaving is written. So a crash in between brings it back: at least once. All of this is the leader's
-//! memory.
+//! then its leaving is written. So a crash in between brings it back, or, where its letter has to arrive, sends that again
+//! (`pinned.rs`): at least once. All of this is the leader's memory.
 //!
 //! Owns: what waits to be sent on, what is on its way, trying again.
 //! Never: routes (`worker/forward.rs`), why a message leaves (`limit.rs`), what has to arrive (`unsent.rs`).

@@ -3,6 +3,7 @@
 //! The runtime's clock is `start_paused`: to wait takes no time.
 
 use crate::worker::{STREAM, Worker};
+use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::PublishOutcome;
 use anabranch_core::id::Offset;
 use anabranch_core::port::{ShardEvent, ShardRequest};
@@ -67,19 +68,22 @@ pub async fn life(disk: &SimDisk, incarnation: u64, clean: bool, mut look: impl 
     let consumer = worker.attach(1).await;
     let mut settled = BTreeSet::new();
     for number in 1..400u32 {
-        worker.publish(body(number, 900));
-        tokio::time::sleep(Duration::from_millis(3)).await;
-        let mut events: Vec<ShardEvent> = worker.events.drain(..).collect();
-        while let Ok(more) = worker.mail.try_recv() {
-            events.extend(more);
-        }
-        for event in events {
-            let ShardEvent::Deliver { deliveries, .. } = event else {
-                continue;
+        let sequence = worker.publish(body(number, 900));
+        // Confirmed and handed out, in either order.
+        let (mut confirmed, mut came) = (false, false);
+        while !(confirmed && came) {
+            let deliveries = match worker.event().await {
+                ShardEvent::Published { last, .. } => {
+                    confirmed = last.0 >= sequence;
+                    continue;
+                }
+                ShardEvent::Deliver { deliveries, .. } => deliveries,
+                other => panic!("unexpected {other:?}"),
             };
             let count = deliveries.len() as u32;
             for delivery in deliveries {
                 let Offset(offset) = delivery.offset;
+                came |= offset >= u64::from(number);
                 // The first and one in 97 stay; the last hundred are left too.
                 if offset > 0 && offset % 97 != 0 && offset < 300 && settled.insert(offset) {
                     worker.accept(consumer, offset, offset);
@@ -97,7 +101,10 @@ pub async fn life(disk: &SimDisk, incarnation: u64, clean: bool, mut look: impl 
         worker.shard.shutdown_local().await;
     } else {
         disk.crash();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        // What it writes now fails, and it is the last that this shard says.
+        let sequence = worker.publish(body(400, 900));
+        let outcome = worker.published(sequence).await;
+        assert_eq!(outcome, PublishOutcome::Refused(ErrorKind::StorageFailed));
     }
 }
 
