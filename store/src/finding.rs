@@ -129,10 +129,11 @@ impl FindingKind {
             }
             FindingKind::Record => "its message cannot be read, or the state after it is not known",
             FindingKind::Table => {
-                "nothing is lost while nothing of the segment was given back: its frames are read instead"
+                "nothing is lost, its frames are read instead; but a segment that gave room back, or lies in the object store, \
+                 cannot be read so: the server does not open the shard"
             }
             FindingKind::TableMissing => {
-                "nothing is lost: the other one serves, or a start reads the segment"
+                "nothing is lost: the other one serves, or a start reads the segment, unless it gave room back"
             }
             FindingKind::TornTail => {
                 "nothing that was confirmed: it was being written when the server ended, or is being written now"
@@ -177,7 +178,10 @@ impl FindingKind {
                 "put the object back, from an older version in the bucket or a backup, and restart the server"
             }
             FindingKind::Record => "copy the shard from a replica or a backup",
-            FindingKind::Table => "`store repair` makes it again from the segment",
+            FindingKind::Table => {
+                "`store repair` makes it again from the segment; where that has holes put the file back from a backup, or copy the \
+                 shard from a replica"
+            }
             FindingKind::TableMissing => "nothing: the server writes it",
             FindingKind::TornTail => "nothing: the next start cuts it, or `store repair`",
             FindingKind::Manifest | FindingKind::Run | FindingKind::Whole => {
