@@ -57,6 +57,7 @@ fn stats_json(
             "id": facts.id.0,
             "vhost": vhost(facts.vhost),
             "name": &*facts.name,
+            "level": facts.id.rank(),
             "kind": format!("{:?}", facts.sort).to_lowercase(),
             "entries": facts.entries,
             "bytes": facts.bytes,
@@ -126,12 +127,16 @@ fn print_numbers(folder: &ShardFolder, numbers: &Stats, value: &Value) {
         shown("newest_ms"),
     ));
     for (kind, count) in &numbers.records {
-        output::line(&format!(
-            "  {} records {kind}, {} ({} each)",
-            count.count,
-            bytes(count.bytes),
-            bytes(count.bytes / count.count.max(1)),
-        ));
+        // Commands of the metadata are not told apart by bytes.
+        let size = match count.bytes {
+            0 => String::new(),
+            all => format!(
+                ", {} ({} each)",
+                bytes(all),
+                bytes(all / count.count.max(1))
+            ),
+        };
+        output::line(&format!("  {} records {kind}{size}", count.count));
     }
     if numbers.damaged > 0 {
         let damaged = numbers.damaged;
@@ -142,8 +147,13 @@ fn print_numbers(folder: &ShardFolder, numbers: &Stats, value: &Value) {
     output::line(&format!("  {} streams", numbers.streams.len()));
     for stream in value["top_streams"].as_array().into_iter().flatten() {
         let text = |field: &str| stream[field].as_str().unwrap_or_default().to_owned();
+        // A queue with priorities is a stream for each of them.
+        let level = match stream["level"].as_u64() {
+            Some(below @ 1..) => format!(", {below} below its highest priority"),
+            _ => String::new(),
+        };
         output::line(&format!(
-            "    {} {:?} in {:?} (stream {}): {} messages, {}",
+            "    {} {:?} in {:?}{level} (stream {}): {} messages, {}",
             text("kind"),
             text("name"),
             text("vhost"),
