@@ -19,6 +19,11 @@ use clap::Parser;
 
 use cli::{Command, CommandLine};
 
+/// A batch of messages is more allocations of one size than the C library keeps at hand for a thread, and they are
+/// freed on another one. How much this one keeps is said in `.cargo/config.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     match CommandLine::parse().command {
         Command::Serve(flags) => node::serve(&flags),

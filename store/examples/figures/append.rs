@@ -1,6 +1,9 @@
 //! Records of 1 KiB through a group of one, synced before each confirm, beside a bare loop of writes of the same size
 //! and `fdatasync` over a file that was written before. Rounds of the two take turns; medians of their ratios count.
 //!
+//! Frames have a fixed number of records, or, as a shard makes them, all that waits: up to 256 KiB, and no third small one
+//! while two are under way.
+//!
 //! The group is measured in its steady state: a checkpoint and what it frees after each two segments, so that segments
 //! are used again and none is zeroed while it is measured.
 
@@ -21,9 +24,15 @@ use tokio::task::JoinHandle;
 
 const RECORD_BYTES: usize = 1024;
 /// Records of a frame, in turns.
-const FRAME_RECORDS: [usize; 4] = [1, 16, 64, 256];
+const FRAME_RECORDS: [u64; 4] = [1, 16, 64, 256];
 /// Frames under way at full load.
 const UNDER_WAY: u64 = 16;
+/// Records under way at full load where all that waits becomes a frame, in turns.
+const RECORDS_UNDER_WAY: [u64; 3] = [1, 256, 4096];
+/// Records of a frame there, at most.
+const GATHERED_RECORDS: u64 = 256;
+/// Frames of fewer records under way there, at most.
+const SMALL_UNDER_WAY: u64 = 2;
 /// Length of the bare loop's file.
 const BARE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -97,6 +106,41 @@ impl Housekeeping {
     }
 }
 
+/// How frames are made.
+#[derive(Clone, Copy)]
+struct Framing {
+    /// Records of a frame.
+    least: u64,
+    most: u64,
+    /// Records under way at full load.
+    under_way: u64,
+}
+
+impl Framing {
+    fn fixed(records: u64) -> Self {
+        Self {
+            least: records,
+            most: records,
+            under_way: UNDER_WAY * records,
+        }
+    }
+
+    fn gathered(under_way: u64) -> Self {
+        Self {
+            least: 1,
+            most: GATHERED_RECORDS,
+            under_way,
+        }
+    }
+
+    /// Records of the next frame, when so many wait and so many frames are under way.
+    fn next(self, waiting: u64, frames: u64) -> Option<u64> {
+        let records = waiting.min(self.most);
+        let goes = records == self.most || (records >= self.least && frames < SMALL_UNDER_WAY);
+        goes.then_some(records)
+    }
+}
+
 /// One round.
 struct Round {
     records: f64,
@@ -114,40 +158,51 @@ impl Round {
     }
 }
 
-/// Proposes frames, `rate` of them a second or as many as go, until `enough` says so.
+/// Proposes records, `rate` of them a second or as many as go, until `enough` says so. Latencies are those of frames,
+/// from when as many records were there as the smallest one has.
 async fn propose(
     group: &Group<Count>,
     keep: &mut Housekeeping,
-    frame_records: usize,
+    framing: Framing,
     rate: Option<f64>,
     mut enough: impl FnMut(Duration) -> bool,
 ) -> Round {
-    let frame = Bytes::from(vec![7; RECORD_BYTES * frame_records]);
+    let full = Bytes::from(vec![7; RECORD_BYTES * framing.most as usize]);
     let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
     let (before, cpu, start) = (group.stats().journal, cpu_us(), Instant::now());
-    let (mut sent, mut latencies_us) = (0u64, Vec::new());
+    let (mut sent, mut confirmed, mut frames, mut latencies_us) = (0, 0, 0u64, Vec::new());
     let mut ticks = tokio::time::interval(Duration::from_millis(1));
     let mut over = false;
-    while !over || (latencies_us.len() as u64) < sent {
+    while !over || confirmed < sent {
         over = over || enough(start.elapsed());
-        let due = match rate {
-            _ if over => 0,
-            Some(rate) => ((start.elapsed().as_secs_f64() * rate) as u64).saturating_sub(sent),
-            None => UNDER_WAY.saturating_sub(sent - latencies_us.len() as u64),
-        };
-        for _ in 0..due {
-            sent += 1;
-            let (send, asked) = (send.clone(), Instant::now());
-            let done = move |result: Result<_, _>| {
-                let _ = send.send((asked.elapsed(), result.is_ok()));
+        loop {
+            let there = match rate {
+                _ if over => sent,
+                Some(rate) => (start.elapsed().as_secs_f64() * rate) as u64,
+                None => confirmed + framing.under_way,
             };
-            group.propose(frame.clone(), done).await;
+            let under_way = frames - latencies_us.len() as u64;
+            let Some(records) = framing.next(there.saturating_sub(sent), under_way) else {
+                break;
+            };
+            let asked = match rate {
+                Some(rate) => start + Duration::from_secs_f64((sent + framing.least) as f64 / rate),
+                None => Instant::now(),
+            };
+            (sent, frames) = (sent + records, frames + 1);
+            let send = send.clone();
+            let done = move |result: Result<_, _>| {
+                let _ = send.send((records, asked.elapsed(), result.is_ok()));
+            };
+            let frame = full.slice(..RECORD_BYTES * records as usize);
+            group.propose(frame, done).await;
         }
         keep.look(group).await;
         tokio::select! {
             answer = receive.recv() => {
-                let (latency, confirmed) = answer.expect("an answer");
-                assert!(confirmed);
+                let (records, latency, is_confirmed) = answer.expect("an answer");
+                assert!(is_confirmed);
+                confirmed += records;
                 latencies_us.push(latency.as_micros() as u64);
             }
             _ = ticks.tick() => {}
@@ -155,7 +210,7 @@ async fn propose(
     }
     let after = group.stats().journal;
     Round {
-        records: (sent * frame_records as u64) as f64,
+        records: sent as f64,
         seconds: start.elapsed().as_secs_f64(),
         cpu_us: cpu_us() - cpu,
         latencies_us,
@@ -204,7 +259,7 @@ fn print(case: &str, round: &mut Round) {
     );
 }
 
-async fn case(dir: &Path, frame_records: usize, arguments: &Arguments) {
+async fn case(dir: &Path, name: &str, framing: Framing, arguments: &Arguments) {
     let run = Duration::from_secs_f64(arguments.number("seconds", 3.0));
     let segment_bytes = arguments.number("segment_mib", 64.0) as u64 * 1024 * 1024;
     let options = GroupOptions {
@@ -230,14 +285,17 @@ async fn case(dir: &Path, frame_records: usize, arguments: &Arguments) {
     // Until segments are used again.
     let journal = group.journal().clone();
     let warm = move |_| journal.stats().bytes > 8 * segment_bytes;
-    propose(&group, &mut keep, 256, None, warm).await;
-    println!("frames of {frame_records} records of {RECORD_BYTES} B, up to {UNDER_WAY} under way");
+    propose(&group, &mut keep, Framing::fixed(256), None, warm).await;
+    println!(
+        "{name} records of {RECORD_BYTES} B, {} records under way",
+        framing.under_way
+    );
     let threads = cpu_us_by_thread();
     let (mut ratios, mut costs, mut confirms) = (Vec::new(), Vec::new(), Vec::new());
     let mut records = 0.0;
     for _ in 0..arguments.number("rounds", 5.0) as usize {
         let over = |since: Duration| since >= run;
-        let mut full = propose(&group, &mut keep, frame_records, None, over).await;
+        let mut full = propose(&group, &mut keep, framing, None, over).await;
         print("group", &mut full);
         // On a thread of its own, so that its time is told from the group's.
         let mut bare = std::thread::scope(|scope| {
@@ -245,8 +303,8 @@ async fn case(dir: &Path, frame_records: usize, arguments: &Arguments) {
             looping.join().expect("no panic")
         });
         print("bare", &mut bare);
-        let rate = full.latencies_us.len() as f64 / full.seconds / 2.0;
-        let mut half = propose(&group, &mut keep, frame_records, Some(rate), over).await;
+        let rate = full.records / full.seconds / 2.0;
+        let mut half = propose(&group, &mut keep, framing, Some(rate), over).await;
         print("half", &mut half);
         ratios.push(full.bytes_per_second() / bare.bytes_per_second());
         costs.push(full.cpu_us / full.records);
@@ -285,8 +343,16 @@ pub fn run(dir: &Path, arguments: &Arguments) {
         .enable_all()
         .build()
         .expect("runtime");
-    for frame_records in FRAME_RECORDS {
-        runtime.block_on(case(dir, frame_records, arguments));
+    let fixed =
+        FRAME_RECORDS.map(|records| (format!("frames of {records}"), Framing::fixed(records)));
+    let gathered = RECORDS_UNDER_WAY.map(|under_way| {
+        (
+            "frames of all waiting".to_owned(),
+            Framing::gathered(under_way),
+        )
+    });
+    for (name, framing) in fixed.into_iter().chain(gathered) {
+        runtime.block_on(case(dir, &name, framing, arguments));
         let _ = std::fs::remove_dir_all(dir);
     }
 }

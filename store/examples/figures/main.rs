@@ -24,6 +24,10 @@ mod written;
 
 use measure::Arguments;
 
+/// The server's, which is what is to be measured.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const USAGE: &str = "figures append|written|read|pressure|shards|memory DIR [NAME=NUMBER ...]";
 
 fn main() {

@@ -103,7 +103,7 @@ impl Worker {
     fn ask(&mut self, question: Question) {
         let ask = ShardRequest::Ask {
             ticket: 1,
-            question,
+            question: Box::new(question),
         };
         self.shard.send(self.id, vec![ask]);
         let mut answered = false;
