@@ -79,7 +79,7 @@ where
     };
     let question = |question| ShardRequest::Ask {
         ticket: 1,
-        question,
+        question: Box::new(question),
     };
     shard.handle(now(0), WORKER, &mut vec![question(create)], bodies);
     let attach = Question::Attach(Attach {
@@ -196,7 +196,7 @@ fn sessions(messages: u64) {
         // 0 is nobody's.
         let ask = |place, question| ShardRequest::Ask {
             ticket: 2 * number + place,
-            question,
+            question: Box::new(question),
         };
         let mut requests = vec![ask(1, open), ask(2, subscribe)];
         shard.handle(now(0), WORKER, &mut requests, &mut InMemory);
@@ -291,7 +291,7 @@ fn journalled(messages: u64) {
             });
             let mut ask = vec![ShardRequest::Ask {
                 ticket: 1,
-                question: attach,
+                question: Box::new(attach),
             }];
             shard.handle(now(round), WORKER, &mut ask, &mut &journal);
         }

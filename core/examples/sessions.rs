@@ -242,7 +242,7 @@ fn queued(life: &mut Life, count: u64) -> std::io::Result<()> {
 fn ready(shard: &mut Shard<Position>) -> (usize, u64) {
     let mut ask = vec![ShardRequest::Ask {
         ticket: 1,
-        question: Question::StatAll,
+        question: Box::new(Question::StatAll),
     }];
     shard.handle(Now::default(), WorkerId(0), &mut ask, &mut NoBodies);
     let mut counted = (0, 0);

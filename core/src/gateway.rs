@@ -114,7 +114,8 @@ pub enum StopReason {
     LoginTimeout,
 }
 
-/// What a connection may ask. Names are in its vhost (see [`Command::Enter`]).
+/// What a connection may ask. Names are in its vhost (see [`Command::Enter`]). Each publish and each settlement is one of
+/// them and moves twice: what is long and rare is behind a pointer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Check credentials; answered by [`Reply::Principal`] or `BadCredentials` / `AccessRefused`.
@@ -175,7 +176,7 @@ pub enum Command {
         /// Answered by this.
         token: Token,
         /// What.
-        declare: ExchangeDeclare,
+        declare: Box<ExchangeDeclare>,
     },
     /// Delete an exchange; a missing one is [`Reply::Done`] too.
     DeleteExchange {
@@ -191,7 +192,7 @@ pub enum Command {
         /// Answered by this.
         token: Token,
         /// What.
-        declare: StreamDeclare,
+        declare: Box<StreamDeclare>,
     },
     /// Delete a queue. Answered by [`Reply::Count`] of messages deleted; 0 when there was no queue.
     DeleteStream {
@@ -216,21 +217,21 @@ pub enum Command {
         /// Answered by this.
         token: Token,
         /// What.
-        binding: BindingSpec,
+        binding: Box<BindingSpec>,
     },
     /// Undo a binding; a missing one is [`Reply::Done`] too.
     Unbind {
         /// Answered by this.
         token: Token,
         /// What.
-        binding: BindingSpec,
+        binding: Box<BindingSpec>,
     },
     /// Attach a consumer to a queue. [`Reply::Done`], [`Reply::Replaying`], `SecondConsumer`, `Locked`, `NotFound`.
     Consume {
         /// Answered by this.
         token: Token,
         /// How.
-        consume: Consume,
+        consume: Box<Consume>,
     },
     /// Detach a consumer; what it has unsettled stays with it until settled or the connection ends.
     /// [`Reply::Done`] always; no delivery follows the answer.
@@ -300,7 +301,7 @@ pub enum Command {
         /// Answered by this.
         token: Token,
         /// How.
-        session: SessionOpen,
+        session: Box<SessionOpen>,
     },
     /// Change how long the session outlives its connection (orderly disconnect). No answer.
     SetSessionExpiry {
@@ -474,4 +475,14 @@ pub struct ConnectionView {
     pub vhost: String,
     /// Further facts as name and value, shown as they are.
     pub facts: Vec<(&'static str, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_small_enough_to_be_moved_for_each_message() {
+        assert!(size_of::<Command>() <= 80, "{}", size_of::<Command>());
+    }
 }

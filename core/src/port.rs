@@ -43,7 +43,7 @@ pub struct ConsumerKey {
     pub tag: ConsumerTag,
 }
 
-/// What a worker asks of a shard.
+/// What a worker asks of a shard. Each publish and each settlement is one: what is long and rare is behind a pointer.
 #[derive(Clone, Debug)]
 pub enum ShardRequest {
     /// Store a message in the named streams and, when `by_topic` says a vhost, in every session of this
@@ -69,7 +69,7 @@ pub enum ShardRequest {
         /// Answered by [`ShardEvent::Reply`] with it.
         ticket: Ticket,
         /// What.
-        question: Question,
+        question: Box<Question>,
     },
     /// See [`Command::Settle`](crate::gateway::Command::Settle).
     Settle {
@@ -238,4 +238,15 @@ pub type MetaDone = Box<dyn FnOnce(Result<MetaReply, Refusal>) + Send>;
 pub trait MetaPort: Send + Sync {
     /// Proposes; `done` is called (on any thread, soon after commit and apply) exactly once.
     fn propose(&self, command: MetaCommand, now: UnixMs, done: MetaDone);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_small_enough_to_be_moved_for_each_message() {
+        let bytes = size_of::<ShardRequest>();
+        assert!(bytes <= 80, "{bytes}");
+    }
 }

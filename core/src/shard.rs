@@ -455,7 +455,7 @@ impl<B: Place> Shard<B> {
                 ShardRequest::Gone { connection } => self.gone(now, connection),
                 ShardRequest::Forwarded { id, outcome } => self.forwarded(id, outcome),
                 ShardRequest::Ask { ticket, question } => {
-                    self.ask(now, from, ticket, question, bodies)
+                    self.ask(now, from, ticket, *question, bodies)
                 }
             }
         }

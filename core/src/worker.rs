@@ -268,6 +268,7 @@ impl Worker {
         lane.ticket += 1;
         let ticket = lane.ticket;
         self.steps.insert((shard, ticket), (connection, step));
+        let question = Box::new(question);
         self.request(now, shard, ShardRequest::Ask { ticket, question });
     }
 

@@ -78,8 +78,14 @@ fn bind(node: &mut Node, client: Client, exchange: &str, queue: &str, key: &str)
         arguments: Vec::new(),
     };
     let token = Token(9);
-    node.reply(client, Command::Bind { token, binding })
-        .unwrap();
+    node.reply(
+        client,
+        Command::Bind {
+            token,
+            binding: Box::new(binding),
+        },
+    )
+    .unwrap();
 }
 
 fn pass(node: &mut Node, ms: u64) {
@@ -97,7 +103,7 @@ fn waiting(node: &mut Node) -> u64 {
         let question = Question::StatAll;
         let mut ask = vec![ShardRequest::Ask {
             ticket: 1,
-            question,
+            question: Box::new(question),
         }];
         let outside = WorkerId(0x7FFF);
         data.shard
@@ -381,7 +387,7 @@ fn an_operator_drops_what_waits() {
         let question = Question::Purge { stream };
         let mut ask = vec![ShardRequest::Ask {
             ticket: 2,
-            question,
+            question: Box::new(question),
         }];
         data.shard
             .handle(node.now, WorkerId(0), &mut ask, &mut &data.journal);

@@ -84,7 +84,7 @@ fn groups(node: &mut Node) -> Vec<GroupStat> {
     let ask = || {
         vec![ShardRequest::Ask {
             ticket: 1,
-            question: port::Question::Groups,
+            question: Box::new(port::Question::Groups),
         }]
     };
     let mut events = Vec::new();

@@ -204,7 +204,7 @@ fn deleting_a_queue_tells_its_consumers_and_exclusive_ones_go_with_their_connect
         owner,
         Command::DeclareStream {
             token: Token(1),
-            declare,
+            declare: Box::new(declare),
         },
     )
     .unwrap();
@@ -311,7 +311,7 @@ fn what_a_reader_may_not_receive_is_skipped_and_not_stuck() {
         client,
         Command::DeclareStream {
             token: Token(1),
-            declare: passive,
+            declare: Box::new(passive),
         },
     );
     assert_eq!(
@@ -395,7 +395,7 @@ fn publishers_to_a_full_shard_are_parked_while_settlements_free_it() {
     };
     let command = Command::DeclareStream {
         token: Token(1),
-        declare: stat,
+        declare: Box::new(stat),
     };
     assert_eq!(
         node.reply(client, command),
@@ -518,17 +518,17 @@ fn a_publish_finds_what_its_connection_asked_for_before() {
         let mut all = vec![
             Command::DeclareStream {
                 token: Token(20),
-                declare,
+                declare: Box::new(declare),
             },
             publish(1, b"", name),
             Command::Bind {
                 token: Token(21),
-                binding: binding.clone(),
+                binding: Box::new(binding.clone()),
             },
             publish(2, b"topics", "a"),
             Command::Unbind {
                 token: Token(22),
-                binding,
+                binding: Box::new(binding),
             },
             publish(3, b"topics", "a"),
             Command::DeleteStream {

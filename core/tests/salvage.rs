@@ -66,7 +66,7 @@ impl World {
         let question = Question::Attach(attach);
         let mut asked = vec![ShardRequest::Ask {
             ticket: 1,
-            question,
+            question: Box::new(question),
         }];
         shard.handle(now, WorkerId(0x7FFE), &mut asked, &mut &self.journal);
         let mut count = 0;

@@ -364,7 +364,7 @@ fn a_rule_keeps_a_session_from_others_whatever_they_call_themselves() {
     let client = node.connect(0);
     let open = |name: &str| Command::OpenSession {
         token: Token(9),
-        session: SessionOpen {
+        session: Box::new(SessionOpen {
             client_id: Arc::from(name),
             clean_start: false,
             expiry_s: 60,
@@ -372,7 +372,7 @@ fn a_rule_keeps_a_session_from_others_whatever_they_call_themselves() {
             credit: 1,
             group_consumers: ConsumerTag(1),
             will: None,
-        },
+        }),
     };
     assert_eq!(
         node.reply(client, open("theirs")),

@@ -66,7 +66,10 @@ fn ask(node: &mut Node, shard: u16, question: port::Question) -> ShardReply {
     let at = ShardId(shard);
     let data = node.data.get_mut(&at).unwrap();
     let ticket = u64::MAX;
-    let mut asks = vec![ShardRequest::Ask { ticket, question }];
+    let mut asks = vec![ShardRequest::Ask {
+        ticket,
+        question: Box::new(question),
+    }];
     data.shard
         .handle(node.now, WorkerId(9), &mut asks, &mut &data.journal);
     for _ in 0..3 {
@@ -514,7 +517,7 @@ fn a_queue_bound_with_values_has_them_and_then_what_is_live() {
         };
         let bind = Command::Bind {
             token: AGAIN,
-            binding,
+            binding: Box::new(binding),
         };
         assert_eq!(node.reply(application, bind), Ok(Reply::Done));
         keep(&mut node, device, "plant/7", "new");

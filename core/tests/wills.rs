@@ -326,10 +326,22 @@ fn a_will_that_may_not_be_published_may_not_be_left() {
     let device = node.connect(0);
     let session = opening("d", false, 3600, will(&node, "will", 0));
     let token = Token(9);
-    let refused = node.reply(device, Command::OpenSession { token, session });
+    let refused = node.reply(
+        device,
+        Command::OpenSession {
+            token,
+            session: Box::new(session),
+        },
+    );
     assert_eq!(refused, Err(ErrorKind::AccessRefused));
     let session = opening("d", false, 3600, None);
-    let open = node.reply(device, Command::OpenSession { token, session });
+    let open = node.reply(
+        device,
+        Command::OpenSession {
+            token,
+            session: Box::new(session),
+        },
+    );
     assert_eq!(open, Ok(Reply::Session { present: false }));
 }
 
@@ -391,8 +403,14 @@ fn a_rule_made_while_a_will_waits_counts() {
         let device = node.connect(0);
         let session = opening("d", false, 3600, will(&node, "testament", 5));
         let token = Token(9);
-        node.reply(device, Command::OpenSession { token, session })
-            .unwrap();
+        node.reply(
+            device,
+            Command::OpenSession {
+                token,
+                session: Box::new(session),
+            },
+        )
+        .unwrap();
         node.disconnect(device);
         rules.0.store(denied, Ordering::SeqCst);
         (0..20).for_each(|_| node.pass(500));

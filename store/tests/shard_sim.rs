@@ -241,7 +241,10 @@ impl Life<'_> {
         // What comes back may come before the answer.
         self.worker.ticket += 1;
         let ticket = self.worker.ticket;
-        self.worker.send(ShardRequest::Ask { ticket, question });
+        self.worker.send(ShardRequest::Ask {
+            ticket,
+            question: Box::new(question),
+        });
         loop {
             match self.worker.event().await {
                 ShardEvent::Reply { ticket: of, result } if of == ticket => {

@@ -121,7 +121,7 @@ impl Worker {
                 Self::tell(state, token, result.map(|()| Reply::Done));
             }
             Command::DeclareExchange { token, declare } => {
-                let result = self.declare_exchange(connection, state, token, declare);
+                let result = self.declare_exchange(connection, state, token, *declare);
                 self.or_refuse(state, token, result);
             }
             Command::DeleteExchange {
@@ -133,7 +133,7 @@ impl Worker {
                 self.or_refuse(state, token, result);
             }
             Command::DeclareStream { token, declare } => {
-                let result = self.declare_stream(now, connection, state, token, declare);
+                let result = self.declare_stream(now, connection, state, token, *declare);
                 self.or_refuse(state, token, result);
             }
             Command::DeleteStream {
@@ -161,15 +161,16 @@ impl Worker {
                 self.or_refuse(state, token, result);
             }
             Command::Bind { token, binding } => {
-                let result = self.bind(now, connection, state, token, binding, MetaCommand::Bind);
+                let result = self.bind(now, connection, state, token, *binding, MetaCommand::Bind);
                 self.or_refuse(state, token, result);
             }
             Command::Unbind { token, binding } => {
-                let result = self.bind(now, connection, state, token, binding, MetaCommand::Unbind);
+                let result =
+                    self.bind(now, connection, state, token, *binding, MetaCommand::Unbind);
                 self.or_refuse(state, token, result);
             }
             Command::Consume { token, consume } => {
-                let result = self.consume(now, connection, state, token, consume);
+                let result = self.consume(now, connection, state, token, *consume);
                 self.or_refuse(state, token, result);
             }
             Command::Cancel { token, consumer } => {
@@ -314,7 +315,7 @@ impl Worker {
                 }
             }
             Command::OpenSession { token, session } => {
-                let result = self.open_session(now, connection, state, token, session);
+                let result = self.open_session(now, connection, state, token, *session);
                 self.or_refuse(state, token, result);
             }
             Command::Subscribe { token, filters } => {

@@ -173,7 +173,7 @@ impl Worker {
             lane.ticket += 1;
             let ticket = lane.ticket;
             self.steps.insert((home, ticket), (connection, step));
-            let question = Question::Take { connection, key };
+            let question = Box::new(Question::Take { connection, key });
             self.send(home, ShardRequest::Ask { ticket, question });
         }
         state.once.push(part);

@@ -33,7 +33,13 @@ impl Node {
     ) -> Result<Reply, ErrorKind> {
         let declare = stream(name, durable, limits);
         let token = Token(9);
-        self.reply(client, Command::DeclareStream { token, declare })
+        self.reply(
+            client,
+            Command::DeclareStream {
+                token,
+                declare: Box::new(declare),
+            },
+        )
     }
 
     pub fn bind(&mut self, client: Client, queue: &str, filter: &str) {
@@ -49,7 +55,7 @@ impl Node {
             client,
             Command::Bind {
                 token: Token(9),
-                binding,
+                binding: Box::new(binding),
             },
         )
         .unwrap();
@@ -67,7 +73,13 @@ impl Node {
 
     pub fn consume_with(&mut self, client: Client, consume: Consume) -> Result<Reply, ErrorKind> {
         let token = Token(9);
-        self.reply(client, Command::Consume { token, consume })
+        self.reply(
+            client,
+            Command::Consume {
+                token,
+                consume: Box::new(consume),
+            },
+        )
     }
 
     pub fn cancel(&mut self, client: Client, consumer: ConsumerTag) {
@@ -143,7 +155,7 @@ impl Node {
         let question = Question::SetLimits { stream, limits };
         let mut ask = vec![ShardRequest::Ask {
             ticket: u64::MAX,
-            question,
+            question: Box::new(question),
         }];
         let data = self.data.get_mut(&home).unwrap();
         data.shard
@@ -176,7 +188,7 @@ impl Node {
         let (id, home) = self.home(name);
         let mut ask = vec![ShardRequest::Ask {
             ticket: 1,
-            question: question(id),
+            question: Box::new(question(id)),
         }];
         self.told.clear();
         match self.data.get_mut(&home) {
@@ -199,7 +211,7 @@ impl Node {
         let (id, home) = self.home(name);
         let mut ask = vec![ShardRequest::Ask {
             ticket: 1,
-            question: question(id),
+            question: Box::new(question(id)),
         }];
         let data = self.data.get_mut(&home).expect("it is durable");
         data.shard
@@ -250,7 +262,13 @@ impl Node {
 
     pub fn session_with(&mut self, client: Client, session: SessionOpen) -> bool {
         let token = Token(9);
-        match self.reply(client, Command::OpenSession { token, session }) {
+        match self.reply(
+            client,
+            Command::OpenSession {
+                token,
+                session: Box::new(session),
+            },
+        ) {
             Ok(Reply::Session { present }) => present,
             other => panic!("unexpected {other:?}"),
         }

@@ -145,7 +145,7 @@ pub fn ask(
     };
     let mut asked = vec![ShardRequest::Ask {
         ticket: 9,
-        question,
+        question: Box::new(question),
     }];
     shard.handle(now, ASKER, &mut asked, &mut &*journal);
     shard.dispatch(now, &mut &*journal);

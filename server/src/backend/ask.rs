@@ -85,7 +85,13 @@ impl Asker {
             let ticket = lane.last;
             lane.waiting.insert(ticket, tell);
             // Under the lock, so that tickets reach the shard in their order.
-            port.send(self.id, vec![ShardRequest::Ask { ticket, question }]);
+            port.send(
+                self.id,
+                vec![ShardRequest::Ask {
+                    ticket,
+                    question: Box::new(question),
+                }],
+            );
             ticket
         };
         match tokio::time::timeout(PATIENCE, told).await {

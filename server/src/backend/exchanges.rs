@@ -104,7 +104,10 @@ impl NodeBackend {
         self.ask(
             who,
             &exchange.vhost,
-            Command::DeclareExchange { token, declare },
+            Command::DeclareExchange {
+                token,
+                declare: Box::new(declare),
+            },
         )
         .await?;
         Ok(())
@@ -284,12 +287,12 @@ impl NodeBackend {
         let command = if make {
             Command::Bind {
                 token,
-                binding: spec,
+                binding: Box::new(spec),
             }
         } else {
             Command::Unbind {
                 token,
-                binding: spec,
+                binding: Box::new(spec),
             }
         };
         self.ask(who, &binding.vhost, command).await?;

@@ -213,8 +213,15 @@ impl NodeBackend {
             arguments,
         };
         let token = Call::TOKEN;
-        self.ask(who, vhost, Command::DeclareStream { token, declare })
-            .await?;
+        self.ask(
+            who,
+            vhost,
+            Command::DeclareStream {
+                token,
+                declare: Box::new(declare),
+            },
+        )
+        .await?;
         for filter in captured {
             let binding = BindingSpec {
                 exchange: Arc::from(gateways::TOPIC_EXCHANGE),
@@ -224,8 +231,15 @@ impl NodeBackend {
                 retained: false,
                 arguments: Vec::new(),
             };
-            self.ask(who, vhost, Command::Bind { token, binding })
-                .await?;
+            self.ask(
+                who,
+                vhost,
+                Command::Bind {
+                    token,
+                    binding: Box::new(binding),
+                },
+            )
+            .await?;
         }
         Ok(!there)
     }

@@ -120,7 +120,7 @@ impl Worker {
         self.ticket += 1;
         self.send(ShardRequest::Ask {
             ticket: self.ticket,
-            question,
+            question: Box::new(question),
         });
         match self.event().await {
             ShardEvent::Reply { ticket, result } if ticket == self.ticket => {

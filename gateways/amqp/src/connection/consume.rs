@@ -203,7 +203,7 @@ impl AmqpConnection {
         self.ask_for(number, BasicConsume::ID, then, cx, |token| {
             Command::Consume {
                 token,
-                consume: attach,
+                consume: Box::new(attach),
             }
         });
         Ok(())

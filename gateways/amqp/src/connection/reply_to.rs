@@ -79,7 +79,10 @@ impl AmqpConnection {
             nowait,
         };
         self.ask_for(number, BasicConsume::ID, then, cx, |token| {
-            Command::DeclareStream { token, declare }
+            Command::DeclareStream {
+                token,
+                declare: Box::new(declare),
+            }
         });
         Ok(())
     }
@@ -97,7 +100,10 @@ impl AmqpConnection {
             nowait,
         };
         self.ask_for(number, BasicConsume::ID, then, cx, |token| {
-            Command::Consume { token, consume }
+            Command::Consume {
+                token,
+                consume: Box::new(consume),
+            }
         });
     }
 
@@ -130,7 +136,10 @@ impl AmqpConnection {
         };
         let then = Then::ReplyExists { queue, nowait };
         self.ask_for(number, QueueDeclare::ID, then, cx, |token| {
-            Command::DeclareStream { token, declare }
+            Command::DeclareStream {
+                token,
+                declare: Box::new(declare),
+            }
         });
         Ok(())
     }

@@ -67,7 +67,7 @@ impl AmqpConnection {
                 };
                 self.ask_for(number, ExchangeBind::ID, then, cx, |token| Command::Bind {
                     token,
-                    binding,
+                    binding: Box::new(binding),
                 });
                 Ok(())
             }
@@ -78,7 +78,10 @@ impl AmqpConnection {
                     nowait: unbind.nowait,
                 };
                 self.ask_for(number, ExchangeUnbind::ID, then, cx, |token| {
-                    Command::Unbind { token, binding }
+                    Command::Unbind {
+                        token,
+                        binding: Box::new(binding),
+                    }
                 });
                 Ok(())
             }
@@ -94,7 +97,7 @@ impl AmqpConnection {
                 let binding = self.queue_binding(number, queue, binding)?;
                 self.ask_for(number, QueueBind::ID, then, cx, |token| Command::Bind {
                     token,
-                    binding,
+                    binding: Box::new(binding),
                 });
                 Ok(())
             }
@@ -107,7 +110,7 @@ impl AmqpConnection {
                 let binding = self.queue_binding(number, queue, binding)?;
                 self.ask_for(number, QueueUnbind::ID, then, cx, |token| Command::Unbind {
                     token,
-                    binding,
+                    binding: Box::new(binding),
                 });
                 Ok(())
             }
@@ -207,7 +210,7 @@ impl AmqpConnection {
         self.ask_for(number, ExchangeDeclare::ID, then, cx, |token| {
             Command::DeclareExchange {
                 token,
-                declare: exchange,
+                declare: Box::new(exchange),
             }
         });
         Ok(())
@@ -296,7 +299,7 @@ impl AmqpConnection {
         self.ask_for(number, QueueDeclare::ID, then, cx, |token| {
             Command::DeclareStream {
                 token,
-                declare: stream,
+                declare: Box::new(stream),
             }
         });
         Ok(())

@@ -86,6 +86,7 @@ pub(super) fn checked_reason(
 
 /// A reason code and properties at the end of a packet: both may be left out, the properties
 /// also alone (sections 3.4.2.1, 3.14.2.1, 3.15.2.1).
+#[inline]
 fn optional_reason(
     packet_type: PacketType,
     clause: &'static str,

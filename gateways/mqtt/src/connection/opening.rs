@@ -226,7 +226,10 @@ impl MqttConnection {
                     group_consumers: ConsumerTag(SESSION.0 + 1),
                     will,
                 };
-                out.commands.push(Command::OpenSession { token, session });
+                out.commands.push(Command::OpenSession {
+                    token,
+                    session: Box::new(session),
+                });
                 Ok(())
             }
             (Ask::Session, Reply::Session { present }) => {

@@ -179,6 +179,9 @@ impl MqttConnection {
         topic: Bytes,
         now: UnixMs,
     ) -> Option<(Bytes, Address, Option<UnixMs>)> {
+        if topic.first() != Some(&b'$') {
+            return Some((self.shared.exchange.clone(), to_address(topic), None));
+        }
         let (topic, later) = match delayed::topic(topic, now) {
             delayed::Topic::Plain(topic) => (topic, None),
             delayed::Topic::Later(topic, due) => (topic, Some(due)),

@@ -245,7 +245,10 @@ impl MqttConnection {
                 gathering: number,
                 of,
             }));
-            parts.push(Command::Consume { token, consume });
+            parts.push(Command::Consume {
+                token,
+                consume: Box::new(consume),
+            });
         }
         if parts.is_empty() {
             self.suback(wanted, std::iter::empty(), why, out);
