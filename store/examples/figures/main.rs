@@ -7,7 +7,7 @@
 //! | `append` | records through a group of one, synced, beside a bare loop of the same writes and syncs | `seconds=3` of a round, `rounds=5`, `segment_mib=64` |
 //! | `written` | bytes written for each byte of payload, syncs for each message | `messages=200000` |
 //! | `read` | catching up, beside reading the same files from front to back | `mib=1024`, `rounds=3` |
-//! | `pressure` | what consumers at the end notice of one that walks through history | `mib=4096` of history, `rate=2000` messages a second, `seconds=20` of a round, `rounds=3` |
+//! | `pressure` | what consumers at the end notice of one that walks through history | `mib=4096` of history, `rate=2000` messages a second, `seconds=20` of a round, `rounds=3`, `walk_mb` a second at most |
 //! | `shards` | messages through 1, 2 and 4 whole shards on one disk, and what one costs | `seconds=2` of a case |
 //! | `memory` | memory of queued messages of 128 bytes | `messages=1000000` |
 //!

@@ -2,8 +2,10 @@
 //! history, so that what the walker reads and what was just written compete.
 //!
 //! Messages come at a fixed rate, each with the time at which it was due; rounds without and with the walker take turns.
+//! A virtual machine that takes more than its share is stopped for tens of milliseconds: then p99 is that of the stops, and
+//! the walker has to be slowed (`walk_mb`) for anything else to be seen. The share of time stopped is printed.
 
-use crate::measure::{Arguments, file_bytes, median, percentile};
+use crate::measure::{Arguments, file_bytes, median, percentile, stolen_share};
 use crate::worker::{Worker, start};
 use anabranch_core::id::StreamId;
 use bytes::Bytes;
@@ -30,30 +32,32 @@ fn tail(worker: &mut Worker, rate: f64, run: Duration) -> Vec<u64> {
             sent += 1;
         }
         worker.flush();
-        worker.receive(TAIL, false, |delivery| {
+        let next = gap.mul_f64(sent as f64).saturating_sub(start.elapsed());
+        worker.receive(TAIL, next, |delivery| {
             let due = delivery.message.body.first_chunk().copied();
             let due_us = u64::from_le_bytes(due.expect("a stamp"));
             latencies_us.push((start.elapsed().as_micros() as u64).saturating_sub(due_us));
         });
-        std::thread::sleep(Duration::from_micros(50));
     }
     while worker.under_way() > 0 {
-        worker.receive(TAIL, true, |_| {});
+        worker.receive(TAIL, Duration::MAX, |_| {});
     }
     latencies_us
 }
 
-/// Walks through the history, again and again, until told to stop; gives the bytes of bodies.
-fn walk(worker: &mut Worker, messages: u64, stop: &AtomicBool) -> u64 {
-    let mut bytes = 0;
+/// Walks through the history, again and again, until told to stop, at so many bytes a second; gives the bytes of bodies.
+fn walk(worker: &mut Worker, messages: u64, rate: f64, stop: &AtomicBool) -> u64 {
+    let (start, mut bytes) = (Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
         worker.attach(HISTORY, true);
         let mut seen = 0;
         while seen < messages && !stop.load(Ordering::Relaxed) {
-            worker.receive(HISTORY, true, |delivery| {
+            worker.receive(HISTORY, Duration::MAX, |delivery| {
                 seen += 1;
                 bytes += delivery.message.body.len() as u64;
             });
+            let due = Duration::from_secs_f64(bytes as f64 / rate);
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
         }
         worker.detach(HISTORY);
     }
@@ -64,6 +68,7 @@ pub fn run(dir: &Path, arguments: &Arguments) {
     let messages = (arguments.number("mib", 4096.0) * 1024.0 * 1024.0) as u64;
     let messages = messages / HISTORY_BODY_BYTES as u64;
     let rate = arguments.number("rate", 2000.0);
+    let walk_rate = arguments.number("walk_mb", f64::INFINITY) * 1e6;
     let round = Duration::from_secs_f64(arguments.number("seconds", 20.0));
     let (shard, workers) = start(dir, 2);
     let [mut at_end, mut walker]: [Worker; 2] = workers.try_into().ok().expect("two");
@@ -79,25 +84,31 @@ pub fn run(dir: &Path, arguments: &Arguments) {
     tail(&mut at_end, rate, round / 4);
     let mut changes = Vec::new();
     for _ in 0..arguments.number("rounds", 3.0) as usize {
+        let stolen = stolen_share();
         let mut alone = tail(&mut at_end, rate, round);
+        let stolen_alone = stolen();
+        let stolen = stolen_share();
         let (before, start, stop) = (
             shard.stats().journal,
             Instant::now(),
             AtomicBool::new(false),
         );
         let (mut with, walked) = std::thread::scope(|scope| {
-            let walking = scope.spawn(|| walk(&mut walker, messages, &stop));
+            let walking = scope.spawn(|| walk(&mut walker, messages, walk_rate, &stop));
             let with = tail(&mut at_end, rate, round);
             stop.store(true, Ordering::Relaxed);
             (with, walking.join().expect("no panic"))
         });
+        let stolen = stolen();
         let (after, seconds) = (shard.stats().journal, start.elapsed().as_secs_f64());
         let [alone_50, with_50] = [&mut alone, &mut with].map(|one| percentile(one, 0.5));
         let [alone_99, with_99] = [&mut alone, &mut with].map(|one| percentile(one, 0.99));
         let change = (with_99 as f64 / alone_99.max(1) as f64 - 1.0) * 100.0;
         changes.push(change);
         println!(
-            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB mapped, {:.0} MB by file; {:.0} MiB of mapped files resident",
+            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   stopped {:.0} % and {:.0} %   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB mapped, {:.0} MB by file; {:.0} MiB of mapped files resident",
+            stolen_alone * 100.0,
+            stolen * 100.0,
             walked as f64 / 1048576.0,
             walked as f64 / seconds / 1e6,
             (after.read_mapped_bytes - before.read_mapped_bytes) as f64 / 1e6,

@@ -21,7 +21,7 @@ use anabranch_store::shard::{DataShard, DataShardSetup};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Messages of a batch.
@@ -197,15 +197,15 @@ impl Worker {
         self.sent - self.confirmed
     }
 
-    /// Takes what came, settles deliveries and hands them to `take`.
-    pub fn receive(&mut self, stream: StreamId, wait: bool, mut take: impl FnMut(&Delivery)) {
+    /// Takes what came or comes within this time, settles deliveries and hands them to `take`.
+    pub fn receive(&mut self, stream: StreamId, within: Duration, mut take: impl FnMut(&Delivery)) {
         let consumer = self.consumer();
         let mut events = std::mem::take(&mut self.kept);
         if events.is_empty() {
-            events = if wait {
-                self.mail.recv().expect("events")
-            } else {
-                self.mail.try_recv().unwrap_or_default()
+            events = match self.mail.recv_timeout(within) {
+                Ok(events) => events,
+                Err(RecvTimeoutError::Timeout) => Vec::new(),
+                Err(RecvTimeoutError::Disconnected) => panic!("no shard any more"),
             };
         }
         for event in events {
@@ -286,7 +286,7 @@ impl Worker {
                 self.flush();
             }
             if self.under_way() > 0 || (consumed && delivered < count) {
-                self.receive(streams[0], true, |_| delivered += 1);
+                self.receive(streams[0], Duration::MAX, |_| delivered += 1);
             }
         }
         count
