@@ -1,10 +1,14 @@
 //! Flags that bound a queue or group, the same for `policy set` and `stream add`.
 //!
+//! Times are milliseconds, or a number with s, m, h or d.
+//!
 //! Owns: the flags, and what policies and applications call each.
 //! Never: what a limit does.
 
 use clap::Args;
 use serde_json::{Map, Value};
+
+use super::quantity::{Bytes, Millis};
 
 /// What may be bounded; absent is not.
 #[derive(Debug, Args)]
@@ -12,18 +16,18 @@ pub struct LimitFlags {
     /// How readers share it
     #[arg(long, value_parser = ["shared", "exclusive", "failover", "key_shared"])]
     mode: Option<String>,
-    /// The queue goes when unused for so long
-    #[arg(long, value_name = "MS")]
-    expires_ms: Option<u64>,
+    /// The queue goes when unused for so long: milliseconds, or a number with s, m, h or d, like every time here
+    #[arg(long, value_name = "TIME")]
+    expires_ms: Option<Millis>,
     /// Messages end after so long
-    #[arg(long, value_name = "MS")]
-    message_ttl_ms: Option<u64>,
+    #[arg(long, value_name = "TIME")]
+    message_ttl_ms: Option<Millis>,
     /// Messages that may wait
     #[arg(long, value_name = "COUNT")]
     messages_max: Option<u64>,
-    /// Bytes of bodies that may wait
+    /// Bytes of bodies that may wait: a number, or with KiB, MiB, GiB or TiB
     #[arg(long, value_name = "BYTES")]
-    bytes_max: Option<u64>,
+    bytes_max: Option<Bytes>,
     /// What happens when no more may wait
     #[arg(long, value_parser = ["drop_oldest", "reject", "reject_and_dead_letter", "hold"])]
     overflow: Option<String>,
@@ -40,17 +44,17 @@ pub struct LimitFlags {
     #[arg(long, value_parser = ["at_most_once", "at_least_once"])]
     dead_letter_strategy: Option<String>,
     /// What its reader gives back waits so long before it is ready again
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
-    retry_min_ms: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = Millis::some)]
+    retry_min_ms: Option<Millis>,
     /// ... and never longer than so long
-    #[arg(long, value_name = "MS", requires = "retry_min_ms")]
-    retry_max_ms: Option<u64>,
+    #[arg(long, value_name = "TIME", requires = "retry_min_ms")]
+    retry_max_ms: Option<Millis>,
     /// ... after each further return so many times as long [default: by retry-min-ms longer]
     #[arg(long, value_name = "FACTOR", requires = "retry_min_ms", value_parser = clap::value_parser!(u32).range(1..))]
     retry_multiplier: Option<u32>,
     /// A delivery is taken from its reader after so long without acknowledgement; 0 is never
-    #[arg(long, value_name = "MS")]
-    ack_timeout_ms: Option<u64>,
+    #[arg(long, value_name = "TIME")]
+    ack_timeout_ms: Option<Millis>,
 }
 
 impl LimitFlags {
@@ -81,14 +85,13 @@ impl LimitFlags {
         fn text(value: &Option<String>) -> Option<Value> {
             value.clone().map(Value::from)
         }
+        fn time(value: Option<Millis>) -> Option<Value> {
+            value.map(|ms| ms.0.into())
+        }
         let all = [
             ("mode", "x-subscription-mode", text(&self.mode)),
-            ("expires_ms", "x-expires", self.expires_ms.map(Value::from)),
-            (
-                "message_ttl_ms",
-                "x-message-ttl",
-                self.message_ttl_ms.map(Value::from),
-            ),
+            ("expires_ms", "x-expires", time(self.expires_ms)),
+            ("message_ttl_ms", "x-message-ttl", time(self.message_ttl_ms)),
             (
                 "messages_max",
                 "x-max-length",
@@ -97,7 +100,7 @@ impl LimitFlags {
             (
                 "bytes_max",
                 "x-max-length-bytes",
-                self.bytes_max.map(Value::from),
+                self.bytes_max.map(|bytes| bytes.0.into()),
             ),
             ("overflow", "x-overflow", text(&self.overflow)),
             (
@@ -123,12 +126,12 @@ impl LimitFlags {
             (
                 "retry_min_ms",
                 "x-delayed-retry-min",
-                self.retry_min_ms.map(Value::from),
+                time(self.retry_min_ms),
             ),
             (
                 "retry_max_ms",
                 "x-delayed-retry-max",
-                self.retry_max_ms.map(Value::from),
+                time(self.retry_max_ms),
             ),
             (
                 "retry_multiplier",
@@ -138,7 +141,7 @@ impl LimitFlags {
             (
                 "ack_timeout_ms",
                 "x-consumer-timeout",
-                self.ack_timeout_ms.map(Value::from),
+                time(self.ack_timeout_ms),
             ),
         ];
         let given = all.into_iter();

@@ -19,6 +19,7 @@ mod limits;
 mod message;
 mod output;
 mod policy;
+mod quantity;
 mod retained;
 mod rule;
 mod store;

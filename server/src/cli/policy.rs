@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Failure, encode, query};
 use super::limits::LimitFlags;
+use super::quantity::Millis;
 use super::{ServerFlags, output};
 
 const COLUMNS: &[&str] = &[
@@ -59,9 +60,9 @@ pub struct PolicyFlags {
     priority: i64,
     #[command(flatten)]
     limits: LimitFlags,
-    /// How long streams keep messages
-    #[arg(long, value_name = "MS")]
-    age_max_ms: Option<u64>,
+    /// How long streams keep messages: milliseconds, or a number with s, m, h or d, such as 7d
+    #[arg(long, value_name = "TIME")]
+    age_max_ms: Option<Millis>,
     /// Streams keep what is published to these topics, such as sensors/+/temp; may be given several times. With a
     /// pattern that is one whole name (^telemetry$) the stream is made
     #[arg(long, value_name = "FILTER")]
@@ -78,7 +79,7 @@ impl PolicyFlags {
     fn body(&self) -> Value {
         let mut settings = self.limits.settings();
         if let Some(ms) = self.age_max_ms {
-            settings.insert("age_max_ms".to_owned(), ms.into());
+            settings.insert("age_max_ms".to_owned(), ms.0.into());
         }
         if !self.capture.is_empty() {
             settings.insert("capture".to_owned(), self.capture.clone().into());

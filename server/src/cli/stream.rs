@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::argument::{Argument, object};
 use super::client::{Client, Failure, encode, query};
 use super::limits::LimitFlags;
+use super::quantity::Bytes;
 use super::{ServerFlags, output};
 
 const COLUMNS: &[&str] = &[
@@ -146,8 +147,8 @@ impl KeepFlags {
         if let Some(Age(age)) = &self.max_age {
             arguments.insert("x-max-age".to_owned(), age.clone().into());
         }
-        if let Some(Bytes(bytes)) = self.max_bytes {
-            arguments.insert("x-max-length-bytes".to_owned(), bytes.into());
+        if let Some(bytes) = self.max_bytes {
+            arguments.insert("x-max-length-bytes".to_owned(), bytes.0.into());
         }
         json!({
             "kind": "stream",
@@ -178,27 +179,6 @@ impl FromStr for Age {
             }
             _ => Err(wrong),
         }
-    }
-}
-
-/// A number of bytes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Bytes(u64);
-
-impl FromStr for Bytes {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Bytes, &'static str> {
-        let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-        let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
-        let (number, shift) = match unit {
-            Some((unit, shift)) => (&text[..text.len() - unit.len()], *shift),
-            None => (text, 0),
-        };
-        let bytes = number.trim_end().parse::<u64>().ok();
-        let bytes = bytes.and_then(|number| number.checked_mul(1 << shift));
-        let wrong = "it is a number, or one with KiB, MiB, GiB or TiB";
-        bytes.map(Bytes).ok_or(wrong)
     }
 }
 
@@ -341,19 +321,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_and_sizes_are_written_as_people_do() {
+    fn ages_are_written_as_people_do() {
         let age = |text: &str| text.parse::<Age>().ok().map(|age| age.0);
         assert_eq!(age("7d").as_deref(), Some("7D"));
         assert_eq!(age("90s").as_deref(), Some("90s"));
         for wrong in ["", "d", "7", "0d", "7w", "-1d", "7ü"] {
             assert_eq!(age(wrong), None, "{wrong}");
-        }
-        let bytes = |text: &str| text.parse::<Bytes>().ok().map(|bytes| bytes.0);
-        assert_eq!(bytes("1GiB"), Some(1 << 30));
-        assert_eq!(bytes("2 KiB"), Some(2048));
-        assert_eq!(bytes("77"), Some(77));
-        for wrong in ["", "GiB", "1GB", "-1", "99999999999TiB"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
         }
     }
 }
