@@ -408,6 +408,36 @@ async fn a_moved_segment_is_read_when_its_side_file_is_lost() {
     }
 }
 
+/// Lives that ended before their second checkpoint gave nothing back, and each began anew: nothing ever moved.
+#[tokio::test]
+async fn segments_of_short_lives_move_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SimDisk::new(11);
+    let tier = Tier::start(&folder(dir.path())).unwrap();
+    for life in 1..=3 {
+        let mut worker = Worker::start_with(&disk, life, |setup| {
+            setup.options.tier = Some(tier.clone());
+            // None but that at the end.
+            setup.checkpoint_bytes = u64::MAX / 2;
+        })
+        .await;
+        match life {
+            1 => worker.create().await,
+            2 => assert_eq!(counts(&worker).tiered_segments, 0),
+            _ => {
+                moved(&worker, 3).await;
+                attach(&mut worker, STREAM, 1, false).await;
+                expect(&mut worker, STREAM, 0..200).await;
+            }
+        }
+        if life < 3 {
+            let from = (life as u32 - 1) * 100;
+            fill(&mut worker, STREAM, from..from + 100).await;
+        }
+        worker.shard.shutdown_local().await;
+    }
+}
+
 #[test]
 fn a_url_of_no_known_kind_is_refused() {
     for url in ["", "/folder", "file://folder", "s3://", "gs://bucket"] {

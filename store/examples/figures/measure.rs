@@ -93,25 +93,3 @@ pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(0.0)
 }
-
-/// The share of the processors' time that the machine's host gave to others from now until it is asked; nothing where the
-/// system does not tell.
-pub fn stolen_share() -> impl FnOnce() -> f64 {
-    fn ticks() -> (f64, f64) {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let all: Vec<f64> = stat
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .take(8)
-            .collect();
-        (all.get(7).copied().unwrap_or_default(), all.iter().sum())
-    }
-    let before = ticks();
-    move || {
-        let after = ticks();
-        (after.0 - before.0) / (after.1 - before.1).max(1.0)
-    }
-}

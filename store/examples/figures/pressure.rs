@@ -2,28 +2,73 @@
 //! history, so that what the walker reads and what was just written compete.
 //!
 //! Messages come at a fixed rate, each with the time at which it was due; rounds without and with the walker take turns.
-//! A virtual machine that takes more than its share is stopped for tens of milliseconds: then p99 is that of the stops, and
-//! the walker has to be slowed (`walk_mb`) for anything else to be seen. The share of time stopped is printed.
+//! A virtual machine that takes more than its share is stopped for tens of milliseconds, and then p99 is that of the stops.
+//! So a thread that goes before all others looks for them, and what was under way in one is not counted where that thread
+//! may be had (as root). How much that was is printed.
 
-use crate::measure::{Arguments, file_bytes, median, percentile, stolen_share};
+use crate::measure::{Arguments, file_bytes, median, percentile};
 use crate::worker::{Worker, start};
 use anabranch_core::id::StreamId;
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use thread_priority::unix::{
+    RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
+use thread_priority::{ThreadPriority, ThreadPriorityValue};
 
 const HISTORY: StreamId = StreamId(1);
 const TAIL: StreamId = StreamId(2);
 const BODY_BYTES: usize = 1024;
 /// Bodies of the history are larger: fewer of them fill a disk.
 const HISTORY_BODY_BYTES: usize = 4096;
+/// How often is looked for stops.
+const WATCH: Duration = Duration::from_millis(1);
+/// What comes so much too late is one.
+const STOP: Duration = Duration::from_millis(4);
+/// Above that of the journal's writer.
+const WATCH_PRIORITY: u8 = 2;
 
-/// Publishes and consumes at `rate`; gives latencies in microseconds, from when each was due until it was there.
-fn tail(worker: &mut Worker, rate: f64, run: Duration) -> Vec<u64> {
-    let (start, mut sent, mut latencies_us) = (Instant::now(), 0u64, Vec::new());
+/// From and until when.
+type Span = (Instant, Instant);
+
+/// Looks for when the whole machine stood, until told to end; nothing is told of where it may not go before all others.
+fn stops(end: &AtomicBool) -> Vec<Span> {
+    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    let priority = ThreadPriorityValue::try_from(WATCH_PRIORITY).expect("a priority");
+    let wish = ThreadPriority::Crossplatform(priority);
+    let first = set_thread_priority_and_policy(thread_native_id(), wish, policy).is_ok();
+    let (mut found, mut before) = (Vec::new(), Instant::now());
+    while !end.load(Ordering::Relaxed) {
+        std::thread::sleep(WATCH);
+        let now = Instant::now();
+        if first && now - before > WATCH + STOP {
+            found.push((before, now));
+        }
+        before = now;
+    }
+    found
+}
+
+/// What of a round counts, and the share of what does not.
+fn counted(samples: Vec<Span>, stops: &[Span]) -> (Vec<u64>, f64) {
+    let all = samples.len();
+    let met = |(due, came): &Span| stops.iter().any(|(from, until)| due < until && came > from);
+    let rest = samples.into_iter().filter(|sample| !met(sample));
+    let latencies_us: Vec<u64> = rest
+        .map(|(due, came)| came.saturating_duration_since(due).as_micros() as u64)
+        .collect();
+    let share = 1.0 - latencies_us.len() as f64 / all.max(1) as f64;
+    (latencies_us, share)
+}
+
+/// Publishes and consumes at `rate`; gives when each message was due, until when it was there.
+fn tail(worker: &mut Worker, rate: f64, run: Duration) -> Vec<Span> {
+    let (start, mut sent, mut samples) = (Instant::now(), 0u64, Vec::new());
     let gap = Duration::from_secs_f64(1.0 / rate);
-    while start.elapsed() < run || (latencies_us.len() as u64) < sent {
+    while start.elapsed() < run || (samples.len() as u64) < sent {
         while start.elapsed() < run && start.elapsed() >= gap.mul_f64(sent as f64) {
             let due_us = gap.mul_f64(sent as f64).as_micros() as u64;
             let mut body = vec![0; BODY_BYTES];
@@ -36,13 +81,13 @@ fn tail(worker: &mut Worker, rate: f64, run: Duration) -> Vec<u64> {
         worker.receive(TAIL, next, |delivery| {
             let due = delivery.message.body.first_chunk().copied();
             let due_us = u64::from_le_bytes(due.expect("a stamp"));
-            latencies_us.push((start.elapsed().as_micros() as u64).saturating_sub(due_us));
+            samples.push((start + Duration::from_micros(due_us), Instant::now()));
         });
     }
     while worker.under_way() > 0 {
         worker.receive(TAIL, Duration::MAX, |_| {});
     }
-    latencies_us
+    samples
 }
 
 /// Walks through the history, again and again, until told to stop, at so many bytes a second; gives the bytes of bodies.
@@ -84,31 +129,35 @@ pub fn run(dir: &Path, arguments: &Arguments) {
     tail(&mut at_end, rate, round / 4);
     let mut changes = Vec::new();
     for _ in 0..arguments.number("rounds", 3.0) as usize {
-        let stolen = stolen_share();
-        let mut alone = tail(&mut at_end, rate, round);
-        let stolen_alone = stolen();
-        let stolen = stolen_share();
         let (before, start, stop) = (
             shard.stats().journal,
             Instant::now(),
             AtomicBool::new(false),
         );
-        let (mut with, walked) = std::thread::scope(|scope| {
-            let walking = scope.spawn(|| walk(&mut walker, messages, walk_rate, &stop));
-            let with = tail(&mut at_end, rate, round);
+        let (alone, with, walked, stops) = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| stops(&stop));
+            let alone = tail(&mut at_end, rate, round);
+            let end = AtomicBool::new(false);
+            let (with, walked) = std::thread::scope(|scope| {
+                let walking = scope.spawn(|| walk(&mut walker, messages, walk_rate, &end));
+                let with = tail(&mut at_end, rate, round);
+                end.store(true, Ordering::Relaxed);
+                (with, walking.join().expect("no panic"))
+            });
             stop.store(true, Ordering::Relaxed);
-            (with, walking.join().expect("no panic"))
+            (alone, with, walked, watching.join().expect("no panic"))
         });
-        let stolen = stolen();
-        let (after, seconds) = (shard.stats().journal, start.elapsed().as_secs_f64());
+        let ((mut alone, lost_alone), (mut with, lost)) =
+            (counted(alone, &stops), counted(with, &stops));
+        let (after, seconds) = (shard.stats().journal, start.elapsed().as_secs_f64() / 2.0);
         let [alone_50, with_50] = [&mut alone, &mut with].map(|one| percentile(one, 0.5));
         let [alone_99, with_99] = [&mut alone, &mut with].map(|one| percentile(one, 0.99));
         let change = (with_99 as f64 / alone_99.max(1) as f64 - 1.0) * 100.0;
         changes.push(change);
         println!(
-            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   stopped {:.0} % and {:.0} %   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB mapped, {:.0} MB by file; {:.0} MiB of mapped files resident",
-            stolen_alone * 100.0,
-            stolen * 100.0,
+            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   not counted {:.0} % and {:.0} %   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB mapped, {:.0} MB by file; {:.0} MiB of mapped files resident",
+            lost_alone * 100.0,
+            lost * 100.0,
             walked as f64 / 1048576.0,
             walked as f64 / seconds / 1e6,
             (after.read_mapped_bytes - before.read_mapped_bytes) as f64 / 1e6,

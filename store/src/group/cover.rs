@@ -50,6 +50,12 @@ impl<S: StateMachine> Group<S> {
         Ok(written)
     }
 
+    /// The newest frame that a checkpoint covers.
+    pub fn covered(&self) -> Option<LogIndex> {
+        let uncovered = self.inner.uncovered.load(Ordering::Acquire);
+        uncovered.checked_sub(1).map(LogIndex)
+    }
+
     /// Gives up what is `dead` (ascending ranges) below the frame `through`, which a checkpoint covers: nothing
     /// that any kept checkpoint or the state refers to may lie there. See [`crate::journal::Journal::give_back`].
     pub async fn give_back(

@@ -22,6 +22,8 @@ pub(super) struct Cell {
     pub(super) shard: Shard<Position>,
     /// `None` while the journal is replayed: then nobody listens.
     pub(super) bodies: Option<JournalBodies>,
+    /// Frames came after the checkpoint that the state was read from.
+    pub(super) replayed: bool,
     pub(super) ledger: Ledger,
     pub(super) workers: FxHashMap<WorkerId, Arc<dyn WorkerPort>>,
     pub(super) clocks: Clocks,
@@ -74,7 +76,9 @@ impl StateMachine for Machine {
         payload: &Bytes,
     ) -> Result<Applied, String> {
         // The frame's own checksum was verified, or its bytes were made in this life of the node.
-        let applied = lock(&self.cell).shard.apply(clock, position, payload, true);
+        let mut cell = lock(&self.cell);
+        cell.replayed |= cell.bodies.is_none();
+        let applied = cell.shard.apply(clock, position, payload, true);
         applied.map_err(|error| error.to_string())?;
         Ok(Applied::default())
     }

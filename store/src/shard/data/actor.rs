@@ -4,7 +4,7 @@
 //! full or the journal fails. Never decides what a request means.
 //! Read next: [`anabranch_core::shard`], [`crate::group`], [`super::saving`] (when a checkpoint is written).
 
-use super::saving::Covered;
+use super::saving::{Covered, checkpoint_and_give_back, covered_at_start};
 use super::{Batch, DataShard, DataShardSetup, IndexCounters};
 use crate::group::Group;
 use crate::shard::attempts::Attempts;
@@ -70,6 +70,7 @@ impl Actor {
         let cell = Arc::new(Mutex::new(Cell {
             shard: Shard::new(setup.shard),
             bodies: None,
+            replayed: false,
             ledger: Ledger::default(),
             workers: workers.clone(),
             clocks: clocks.clone(),
@@ -89,6 +90,7 @@ impl Actor {
             machine,
         );
         let group = opened.await?;
+        let covered = covered_at_start(&group, &cell);
         {
             let mut cell = lock(&cell);
             cell.bodies = Some(JournalBodies::new(group.journal().clone()));
@@ -129,7 +131,7 @@ impl Actor {
             clocks,
             progress: Arc::default(),
             checkpointing: Arc::default(),
-            covered: Arc::default(),
+            covered: Arc::new(covered),
             arrived,
             relieved: Arc::default(),
             shortage,
@@ -183,7 +185,9 @@ impl Actor {
             }
         }
         if !self.has_failed()
-            && let Err(error) = self.group.checkpoint_now().await
+            && let Err(error) =
+                checkpoint_and_give_back(&self.group, &self.cell, &self.covered, &self.attempts)
+                    .await
         {
             tracing::warn!(dir = %self.dir.display(), %error, "no checkpoint at the end");
         }

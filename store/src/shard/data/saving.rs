@@ -56,8 +56,20 @@ impl Actor {
 /// nobody reads that again.
 pub(super) type Covered = Mutex<Option<(Vec<(Position, Position)>, LogIndex)>>;
 
+/// What the checkpoint covers that a server starts from. What was dead in it is known unless frames came after it: then
+/// nothing is said to be.
+pub(super) fn covered_at_start(group: &Group<Machine>, cell: &SharedCell) -> Covered {
+    let cell = lock(cell);
+    let covered = group.covered().map(|index| {
+        let end = group.journal().sealed_end().filter(|_| !cell.replayed);
+        let dead = end.map(|end| cell.shard.dead_ranges(Position(0), end));
+        (dead.unwrap_or_default(), index)
+    });
+    Mutex::new(covered)
+}
+
 /// Writes a checkpoint, and gives up what was dead at the one before it.
-async fn checkpoint_and_give_back(
+pub(super) async fn checkpoint_and_give_back(
     group: &Group<Machine>,
     cell: &SharedCell,
     covered: &Covered,
