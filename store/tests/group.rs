@@ -264,8 +264,10 @@ async fn what_a_checkpoint_covers_and_nobody_needs_is_released() {
             .unwrap();
     }
     disk.crash();
+    // It has noticed, and writes no more.
+    let after = group.propose_and_wait(Bytes::from_static(b"late")).await;
+    after.unwrap_err();
     drop(group);
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let group = open(&disk, &clock).await.unwrap();
     let notes = group
         .with_state(|notes| (notes.restored, notes.applied.len()))

@@ -162,7 +162,7 @@ fn a_frame_that_rotted_is_given_up_only_when_that_is_asked_for() {
             assert_eq!(worker.published(sequence).await, PublishOutcome::Routed);
         }
         disk.crash();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        worker.fallen().await;
         let path = files(&disk, "shard", ".seg").pop().unwrap();
         let bytes = disk.contents(&path).unwrap();
         let needle = body(12, 200);
@@ -218,10 +218,10 @@ fn an_index_block_that_rotted_is_found_and_a_torn_tail_is_no_defect() {
             worker.create().await;
             for number in 0..30 {
                 worker.publish(body(number, 300));
-                tokio::time::sleep(Duration::from_micros(150)).await;
+                tokio::time::advance(Duration::from_micros(150)).await;
             }
             disk.crash();
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            worker.fallen().await;
             let found = checked(&disk);
             assert_eq!(found.findings.defects, 0, "{seed}: {:#?}", found.findings);
             let torn = found.findings.has(FindingKind::TornTail);

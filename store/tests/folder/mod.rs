@@ -3,7 +3,6 @@
 //! The runtime's clock is `start_paused`: to wait takes no time.
 
 use crate::worker::{STREAM, Worker};
-use anabranch_core::error::ErrorKind;
 use anabranch_core::gateway::PublishOutcome;
 use anabranch_core::id::Offset;
 use anabranch_core::port::{ShardEvent, ShardRequest};
@@ -101,10 +100,7 @@ pub async fn life(disk: &SimDisk, incarnation: u64, clean: bool, mut look: impl 
         worker.shard.shutdown_local().await;
     } else {
         disk.crash();
-        // What it writes now fails, and it is the last that this shard says.
-        let sequence = worker.publish(body(400, 900));
-        let outcome = worker.published(sequence).await;
-        assert_eq!(outcome, PublishOutcome::Refused(ErrorKind::StorageFailed));
+        worker.fallen().await;
     }
 }
 

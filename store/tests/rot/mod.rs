@@ -142,7 +142,7 @@ pub async fn lied(disk: &SimDisk, known: &Known<'_>, random: &mut SmallRng) -> R
     for number in known.made..known.made + more {
         worker.publish(body(number, random.random_range(0..300)));
         if random.random_bool(0.2) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::advance(Duration::from_millis(1)).await;
         }
         while let Ok(events) = worker.mail.try_recv() {
             for event in events {
@@ -153,7 +153,7 @@ pub async fn lied(disk: &SimDisk, known: &Known<'_>, random: &mut SmallRng) -> R
         }
     }
     disk.crash();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    worker.fallen().await;
     let known = Known {
         life: known.life + 1,
         made: known.made + more,

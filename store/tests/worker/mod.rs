@@ -166,6 +166,20 @@ impl Worker {
         }
     }
 
+    /// Waits until the shard has met its crashed disk: what it writes now fails, and it is the last that it says.
+    pub async fn fallen(&mut self) {
+        let sequence = self.publish(vec![0; 16]);
+        loop {
+            match self.event().await {
+                ShardEvent::Published { last, outcome, .. } if last.0 >= sequence => {
+                    let failed = PublishOutcome::Refused(ErrorKind::StorageFailed);
+                    return assert_eq!(outcome, failed);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// How the publish ended, or `None` when it was refused because the shard is blocked.
     pub async fn published_or_blocked(&mut self, sequence: u64) -> Option<PublishOutcome> {
         let mut blocked = false;
