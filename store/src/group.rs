@@ -172,7 +172,8 @@ impl<S: StateMachine> Group<S> {
                 .map_err(checkpoint_error)?;
         let checkpoints = Arc::new(checkpoints);
         let standing = checkpoints.standing();
-        let covered = standing.as_ref().map(|standing| standing.id.index);
+        let covered_id = standing.as_ref().map(|standing| standing.id);
+        let covered = covered_id.map(|id| id.index);
         let uncovered = covered.map_or(0, |index| index.0 + 1);
         // Looked at before the journal, which cannot tell why its frames make no sense then.
         let purged = crate::journal::purged(&*disk, dir).map_err(OpenError::io(dir))?;
@@ -204,7 +205,7 @@ impl<S: StateMachine> Group<S> {
             options.node,
             Arc::new(config),
             NoPeers,
-            LogStore::new(journal.clone()),
+            LogStore::new(journal.clone(), covered_id),
             machine,
         )
         .await

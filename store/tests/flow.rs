@@ -27,6 +27,8 @@ const BODY_BYTES: usize = 64 * 1024;
 /// Publishes under way.
 const WINDOW: u64 = 32;
 const OLD: &[u8] = b"the old message";
+/// What lies there at least once much has passed: a few segments.
+const LEFT_BYTES: u64 = 256 << 20;
 /// Notes, beside the shard, how many bytes have passed.
 const PROGRESS: &str = "passed";
 
@@ -154,8 +156,9 @@ async fn flow(root: &Path, bytes_max: u64, times: u64) {
     while flow.confirmed < flow.worker.sequence {
         flow.step().await;
     }
+    // A consumer that keeps up leaves little behind, however high the limit is.
     assert!(
-        most > bytes_max / 8,
+        most > (bytes_max / 8).min(LEFT_BYTES),
         "{most}: what flowed did not lie there"
     );
     flow.worker.shard.shutdown();

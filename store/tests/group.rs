@@ -216,6 +216,44 @@ async fn a_corrupt_committed_frame_refuses_to_open() {
     );
 }
 
+/// Any byte of the journal, whatever terms the log has: what the checkpoint covers is not needed to start, and what comes
+/// after it is applied and confirmed as ever.
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_the_checkpoint_covers_may_rot() {
+    let (whole, clock) = (SimDisk::new(4), ManualClock::new(1));
+    // Each start is a term of its own.
+    for life in 0..3u8 {
+        let group = open(&whole, &clock).await.unwrap();
+        for number in 0..5 {
+            let payload = Bytes::from(vec![life * 10 + number; 200]);
+            group.propose_and_wait(payload).await.unwrap();
+        }
+        group.checkpoint_now().await.unwrap().unwrap();
+        group.shutdown().await;
+    }
+    let names = whole.list(Path::new("g")).unwrap();
+    let segments = names.iter().filter(|name| name.ends_with(".seg"));
+    let mut hit = 0;
+    for path in segments.map(|name| Path::new("g").join(name)) {
+        let bytes = whole.contents(&path).unwrap();
+        // Behind the header, which nothing else tells.
+        for byte in (512..bytes.len()).step_by(29).filter(|at| bytes[*at] != 0) {
+            let disk = whole.copy();
+            disk.flip_bit(&path, byte as u64, 2);
+            for applied in [1, 2] {
+                let group = open(&disk, &clock).await;
+                let group = group.unwrap_or_else(|error| panic!("byte {byte}: {error}"));
+                let payload = Bytes::from_static(b"after it");
+                let committed = group.propose_and_wait(payload).await.unwrap();
+                assert_eq!(committed.applied.reply, (15 + applied).to_string());
+                group.shutdown().await;
+            }
+            hit += 1;
+        }
+    }
+    assert!(hit > 100, "{hit}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_second_opening_of_the_same_folder_is_refused() {
     let (disk, clock) = (SimDisk::new(5), ManualClock::new(1));

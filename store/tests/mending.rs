@@ -127,6 +127,35 @@ fn what_the_disk_does_not_give_back_is_mended_like_what_is_damaged() {
     });
 }
 
+/// A damaged frame kept a shard from starting though the newest checkpoint covers it, and nothing mended that.
+#[test]
+fn a_damaged_frame_below_the_checkpoint_does_not_keep_a_shard_from_starting() {
+    run(async {
+        let whole = SimDisk::new(7);
+        life(&whole, 1, true, |_| {}).await;
+        let all = opens(&whole.copy()).await;
+        let segments = files(&whole, "shard", ".seg");
+        let mut hit = 0;
+        for path in [&segments[0], &segments[segments.len() - 1]] {
+            let len = whole.contents(path).unwrap().len() as u64;
+            // The first frame of a file begins behind its header.
+            for byte in (516..len.min(6000)).step_by(389).chain([len - 1]) {
+                let disk = whole.copy();
+                flip(&disk, path, byte);
+                let found = checked(&disk).findings;
+                hit += usize::from(found.has(FindingKind::Frame));
+                let left = opens(&disk).await;
+                let path = path.display();
+                assert!(
+                    left == all || left + 1 == all,
+                    "byte {byte} of {path}: {left} of {all}"
+                );
+            }
+        }
+        assert!(hit > 8, "{hit} frames were hit");
+    });
+}
+
 #[test]
 fn a_journal_that_has_all_needs_no_checkpoint() {
     run(async {

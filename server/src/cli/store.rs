@@ -508,7 +508,13 @@ fn print_repair(
                 false => "was",
             };
             if steps.is_empty() && withheld.is_empty() {
-                output::line(&format!("{}: there is nothing to mend", folder.name));
+                let what = match after.findings.defects {
+                    0 => "there is nothing to mend",
+                    _ => {
+                        "nothing of what is damaged can be mended; `store check` says what it means for the server"
+                    }
+                };
+                output::line(&format!("{}: {what}", folder.name));
             }
             for step in steps {
                 let path = step.path.display();

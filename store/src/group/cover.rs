@@ -45,6 +45,7 @@ impl<S: StateMachine> Group<S> {
         checkpoints.took(start.elapsed());
         checkpoints.fold_when_due();
         if let Some(index) = written {
+            self.inner.journal.cover(index);
             self.inner.uncovered.store(index.0 + 1, Ordering::Release);
         }
         Ok(written)

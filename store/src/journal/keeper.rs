@@ -7,11 +7,11 @@
 //! being written. Read next: [`super::room`] (what goes), [`super::writer`], which alone gives it work.
 
 use super::files::remove_if_there;
-use super::frame::is_plain;
+use super::frame::{HEAD_BYTES, decode_head, is_plain};
 use super::holes::holes;
 use super::released::Released;
 use super::room::{GiveBack, Gone, Punch};
-use super::segment::{SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, segment_path};
+use super::segment::{FrameTable, SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, segment_path};
 use super::spares::{KEPT_MAX, KEPT_WHEN_TIGHT, Shelf};
 use super::stats::Health;
 use super::table::{SideTable, read_table, table_path, table_paths};
@@ -35,6 +35,8 @@ pub(crate) type Noted = Box<dyn FnOnce(io::Result<()>) + Send>;
 pub(crate) enum Job {
     /// Write the side file of a segment whose frames are all synced.
     Table(SideTable),
+    /// Write the side file of the newest segment, of frames that a checkpoint covers.
+    Covered(Covered),
     /// Remove the side file of a segment that is gone or is written again.
     Forget(Position),
     /// Give room back.
@@ -47,6 +49,44 @@ pub(crate) enum Job {
     ObjectGone(Position, Noted),
     /// Say that the work before is done.
     Done(Completion),
+}
+
+/// The frames of the newest segment that a checkpoint covers.
+pub(crate) struct Covered {
+    pub(super) base: Position,
+    pub(super) file: Arc<SegmentFile>,
+    /// At least one.
+    pub(super) frames: FrameTable,
+    pub(super) epoch: u32,
+}
+
+impl Covered {
+    /// What the side file says. The chain, the term and what was committed stand in the head of the last frame.
+    pub(super) fn table(self) -> io::Result<SideTable> {
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        self.file.read_at(&mut header, 0)?;
+        let header = SegmentHeader::decode(&header).ok_or(io::ErrorKind::InvalidData)?;
+        let last = self
+            .frames
+            .places
+            .last()
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let mut head = [0; HEAD_BYTES];
+        self.file.read_at(&mut head, u64::from(last.offset))?;
+        let head = decode_head(&head).map_err(io::Error::other)?;
+        Ok(SideTable {
+            salt: header.salt,
+            chain: head.crc,
+            base: header.base,
+            first_index: header.first_index,
+            last_term: head.term,
+            committed: head.committed,
+            capacity_bytes: header.capacity_bytes,
+            frames: self.frames,
+            epoch: self.epoch,
+            given_back: Vec::new(),
+        })
+    }
 }
 
 /// What the work is done with.
@@ -166,6 +206,11 @@ impl Hands {
         let Place { disk, dir, .. } = &self.place;
         let (done, base) = match job {
             Job::Table(table) => (table.write(&**disk, dir), table.base),
+            Job::Covered(covered) => {
+                let base = covered.base;
+                let table = covered.table();
+                (table.and_then(|table| table.write(&**disk, dir)), base)
+            }
             Job::Forget(base) => {
                 self.put_off.remove(&base);
                 (remove_tables(&**disk, dir, base), base)

@@ -60,6 +60,7 @@ use crate::disk::Disk;
 use crate::tier::Folder;
 use ahead::Ahead;
 use anabranch_core::id::{LogIndex, Position};
+use keeper::{Covered, Job};
 use opened::Opened;
 use placement::Shared;
 use queue::{Queue, Running};
@@ -318,6 +319,25 @@ impl Journal {
         shared.meta.purged = Some(purged);
         self.inner.queue.push([Op::Purge(purged, done)]);
         Ok(())
+    }
+
+    /// Tells that a checkpoint covers the frames up to `through`. Where those lie that are in the newest segment is
+    /// written down by and by, so that the next opening need not read them to know.
+    pub fn cover(&self, through: LogIndex) {
+        let shared = self.lock();
+        let newest = shared.segments.back();
+        let covered = newest.and_then(|newest| {
+            Some(Covered {
+                base: newest.base,
+                file: newest.file.get()?.clone(),
+                frames: newest.table_through(through)?,
+                epoch: shared.meta.epoch,
+            })
+        });
+        if let Some(covered) = covered {
+            // Queued under the lock: the side file of the full segment comes after it.
+            self.inner.queue.push([Op::Keep(Job::Covered(covered))]);
+        }
     }
 
     /// The purge pointer.

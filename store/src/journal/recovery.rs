@@ -10,7 +10,8 @@
 //! committed what was never synced here.)
 //!
 //! A sealed segment below the checkpoint is not read when its side file is sound and joins the
-//! segment behind it: opening takes a look at each file, and reads what follows the checkpoint. Read
+//! segment behind it, nor is the part of the newest that its side file tells of: opening takes a look at each
+//! file, and reads what follows the checkpoint. What is broken below it is met by who reads it. Read
 //! next: [`super::inventory`] (the files), [`super::frame`], [`super::table`].
 
 use super::error::OpenError;
@@ -110,7 +111,7 @@ impl Expect {
     }
 
     /// The side file of a segment that was just read to its end.
-    pub(super) fn table_of(&self, read: &Scanned) -> SideTable {
+    pub(super) fn table_of(&self, read: &Scanned, meta: &Meta) -> SideTable {
         SideTable {
             salt: read.header.salt,
             chain: self.chain,
@@ -120,6 +121,7 @@ impl Expect {
             committed: LogIndex(self.committed),
             capacity_bytes: read.header.capacity_bytes,
             frames: read.segment.table().clone(),
+            epoch: meta.epoch,
             given_back: Vec::new(),
         }
     }
@@ -279,10 +281,16 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path, told: &Told) -> Result<Recove
                 what,
             ));
         }
+        let is_part = |table: &SideTable| table.is_part_of(&header, told.trusted_end, &meta);
+        let part = (there != [false; 2]).then(|| read_table(disk, dir, header.base, is_part));
+        if let Some((part, _)) = part.flatten() {
+            first.skip(&part);
+            this.segment.set_table(part.frames, part.given_back);
+        }
         let stop = scan(this, first, &meta, told).map_err(OpenError::io(&this.path))?;
         match next {
             None => fault = Some((nth, stop)),
-            Some(_) => missing_tables.push(first.table_of(this)),
+            Some(_) => missing_tables.push(first.table_of(this, &meta)),
         }
     }
     let Some(expect) = expect else {

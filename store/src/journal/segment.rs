@@ -295,6 +295,25 @@ impl Segment {
         &self.table
     }
 
+    /// The place of every frame up to log index `through`; `None` when there is none.
+    pub(super) fn table_through(&self, through: LogIndex) -> Option<FrameTable> {
+        let count = (through.0 + 1).checked_sub(self.first_index.0)? as usize;
+        let FrameTable {
+            places,
+            len,
+            end_offset,
+        } = &self.table;
+        let (len, end_offset) = places.get(count).map_or((*len, *end_offset), |next| {
+            (u64::from(next.start), u64::from(next.offset))
+        });
+        let places = places.get(..count.min(places.len()))?;
+        (!places.is_empty()).then(|| FrameTable {
+            places: Arc::new(places.to_vec()),
+            len,
+            end_offset,
+        })
+    }
+
     /// Takes over what a side file states.
     pub(crate) fn set_table(&mut self, table: FrameTable, given_back: Vec<(u32, u32)>) {
         self.table = table;

@@ -1,7 +1,8 @@
-//! The side file of a sealed segment: where its frames lie, and what of it was given back.
+//! The side file of a segment: where its frames lie, and what of it was given back.
 //!
 //! Owns: the layout, its checksums, how one becomes durable, and that there are two of it. A segment's frames
-//! are not read at opening when a sound side file says where they are. The frames carry all of it themselves,
+//! are not read at opening when a sound side file says where they are. That of the newest segment tells of the
+//! frames that the newest checkpoint covers, of all others it tells of all. The frames carry all of it themselves,
 //! but not where a part was given back, nor when they lie in the object store: so its twin, another file with
 //! the same bytes, serves when the first is lost or rotten. Read next: [`super::segment`],
 //! [`super::recovery`] (when one is believed), [`super::keeper`] (who writes them).
@@ -20,14 +21,15 @@
 //! | 24 | 8 | logical bytes |
 //! | 32 | 8 | log index of the first frame |
 //! | 40 | 8 | term of the last frame |
-//! | 48 | 8 | highest committed log index known when the segment was full |
+//! | 48 | 8 | highest committed log index known when it was made |
 //! | 56 | 8 | length of the segment's file in bytes |
 //! | 64 | 8 | offset in that file of the first byte after the last frame |
 //! | 72 | 4 | number of frames |
 //! | 76 | 4 | number of ranges given back |
 //! | 80 | 4 | CRC-32C of the ranges |
 //! | 84 | 4 | CRC-32C of the frames' places |
-//! | 88 | 36 | 0 |
+//! | 88 | 4 | epoch of the journal when it was made (0 in those of older servers) |
+//! | 92 | 32 | 0 |
 //! | 124 | 4 | CRC-32C of bytes 0..124 |
 //!
 //! Then the ranges, ascending and apart, 8 bytes each: first and end, in logical bytes from the base
@@ -36,6 +38,7 @@
 
 use super::files::{read_file, replace_file};
 use super::frame::{crc32c, u32_at, u64_at};
+use super::meta::Meta;
 use super::segment::{FramePlace, FrameTable, SegmentHeader, parse_name};
 use crate::disk::Disk;
 use anabranch_core::id::{LogIndex, Position, Term};
@@ -62,6 +65,8 @@ pub(crate) struct SideTable {
     pub(crate) committed: LogIndex,
     pub(crate) capacity_bytes: u64,
     pub(crate) frames: FrameTable,
+    /// How often the journal's tail had been cut when this was made.
+    pub(crate) epoch: u32,
     /// Given back: logical bytes from the base, ascending, no two touch.
     pub(crate) given_back: Vec<(u32, u32)>,
 }
@@ -95,6 +100,7 @@ impl SideTable {
         bytes[76..80].copy_from_slice(&(self.given_back.len() as u32).to_le_bytes());
         bytes[80..84].copy_from_slice(&ranges_crc.to_le_bytes());
         bytes[84..88].copy_from_slice(&frames_crc.to_le_bytes());
+        bytes[88..92].copy_from_slice(&self.epoch.to_le_bytes());
         let crc = crc32c(&[&bytes[..124]]);
         bytes[124..128].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -141,6 +147,7 @@ impl SideTable {
                 len: u64_at(bytes, 24),
                 end_offset: u64_at(bytes, 64),
             },
+            epoch: u32_at(bytes, 88),
             given_back: pairs(ranges),
         })
     }
@@ -168,6 +175,16 @@ impl SideTable {
 
     fn end_index(&self) -> LogIndex {
         LogIndex(self.first_index.0 + self.frames.places.len() as u64)
+    }
+
+    /// Whether it tells where the first frames of the segment with the header `header` lie, and a checkpoint covers all
+    /// of those: frames below log index `covered`. They are there, whatever became of their bytes. A journal that was
+    /// cut below them since has others in their place.
+    pub(crate) fn is_part_of(&self, header: &SegmentHeader, covered: u64, meta: &Meta) -> bool {
+        let end = self.end_index().0;
+        let uncut = self.epoch == meta.epoch
+            || self.epoch.checked_add(1) == Some(meta.epoch) && end <= meta.cut_from;
+        self.belongs_to(header) && self.given_back.is_empty() && end <= covered && uncut
     }
 
     /// Makes it the segment's side file: both files say it, durably, on return. One that says it already is left as
@@ -280,6 +297,7 @@ mod tests {
                 len: 300,
                 end_offset: 900,
             },
+            epoch: 6,
             given_back: vec![(10, 20), (30, 300)],
         }
     }

@@ -25,12 +25,56 @@ const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct LogStore {
     journal: Journal,
+    /// The frame that the log begins after, where that is not the last one that was given up.
+    floor: Option<FrameId>,
 }
 
 impl LogStore {
-    /// The log that lies in `journal`.
-    pub fn new(journal: Journal) -> Self {
-        Self { journal }
+    /// The log that lies in `journal`, of which a checkpoint covers what is up to `covered`.
+    pub fn new(journal: Journal, covered: Option<FrameId>) -> Self {
+        let mut log = Self {
+            journal,
+            floor: None,
+        };
+        let Some(covered) = covered else {
+            return log;
+        };
+        if let Err(error) = log.read_ids() {
+            tracing::warn!(
+                %error, covered = covered.index.0,
+                "the log cannot be read below the checkpoint, and begins behind it"
+            );
+            log.floor = Some(covered);
+        }
+        log
+    }
+
+    /// Reads the entries that the library reads as it starts, to learn where in the log the terms begin.
+    fn read_ids(&self) -> Result<(), io::Error> {
+        let Range { start, end } = self.clamp(&..);
+        let Some(last) = end.checked_sub(1).filter(|last| start <= *last) else {
+            return Ok(());
+        };
+        let committed = self.journal.committed().0;
+        if (start..end).contains(&committed) {
+            self.entry(committed)?;
+        }
+        let ends = [start, last].map(|index| self.entry(index).map(|entry| entry.log_id));
+        let [first, last] = ends;
+        let mut between = vec![(first?, last?)];
+        while let Some((first, last)) = between.pop() {
+            if first.leader_id != last.leader_id && first.index + 1 < last.index {
+                let middle = self.entry(first.index.midpoint(last.index))?.log_id;
+                between.extend([(first, middle), (middle, last)]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The last frame that is not part of the log any more.
+    fn purged(&self) -> Option<FrameId> {
+        let ends = [self.journal.purged(), self.floor];
+        ends.into_iter().flatten().max_by_key(|id| id.index)
     }
 
     fn entry(&self, index: u64) -> Result<Entry, io::Error> {
@@ -49,7 +93,7 @@ impl LogStore {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        let first = self.journal.purged().map_or(0, |purged| purged.index.0 + 1);
+        let first = self.purged().map_or(0, |purged| purged.index.0 + 1);
         let next = self.journal.last().map_or(0, |last| last.index.0 + 1);
         start.max(first)..end.min(next)
     }
@@ -200,7 +244,7 @@ impl RaftLogStorage<Types> for LogStore {
     type LogReader = LogStore;
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
-        let last_purged_log_id = self.journal.purged().map(log_id);
+        let last_purged_log_id = self.purged().map(log_id);
         let last_log_id = self.journal.last().map(log_id).or(last_purged_log_id);
         Ok(LogState {
             last_purged_log_id,
@@ -236,7 +280,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
         let committed = self.journal.committed();
-        let purged = self.journal.purged();
+        let purged = self.purged();
         if committed.0 == 0 || purged.is_some_and(|purged| purged.index >= committed) {
             return Ok(purged.map(log_id));
         }

@@ -9,6 +9,7 @@ use crate::inspect::{ShardFolder, Source};
 use crate::journal::error::OpenError;
 use crate::journal::evidence::{proof_of_sync, search};
 use crate::journal::inventory::{Inventory, SegmentAt};
+use crate::journal::keeper::Covered;
 use crate::journal::manifest::Part;
 use crate::journal::meta::{META_NAME, Meta, Slots};
 use crate::journal::recovery::{Expect, Scanned, Told, scan, segment_of};
@@ -233,7 +234,16 @@ impl Walk<'_> {
                 self.findings.add(FindingKind::Table, path, None, what);
                 self.lost = true;
             } else {
+                let part = self.part(&this.header, next.is_none());
+                if let (Ok(Some(part)), Some(expect)) = (&part, self.expect.as_mut()) {
+                    expect.skip(part);
+                    this.segment
+                        .set_table(part.frames.clone(), part.given_back.clone());
+                }
                 ends = self.scan(&mut this, &scanned[nth + 1..], next)?;
+                if part.is_err() {
+                    self.renew_part(&this);
+                }
                 if !ends && !self.lost {
                     self.compare(&this, table);
                 }
@@ -369,8 +379,11 @@ impl Walk<'_> {
                 let joins = table.joins(next)
                     || released.is_some_and(|list| list.covers(table.end(), next.base))
                     || self.is_gone(table.end());
+                // That of a segment that is full now, when the server ended before it could write the one of all of it.
+                let is_part = || table.is_part_of(header, self.told.trusted_end, &self.meta);
                 match joins {
                     true => Ok(table),
+                    false if is_part() => Err(None),
                     false => of_no_use(
                         "the next segment does not go on where it says that this one ends",
                     ),
@@ -383,10 +396,54 @@ impl Walk<'_> {
         })
     }
 
+    /// What a side file says of the first frames of a segment that was not full when the checkpoint was taken. An error
+    /// when one of the newest segment's is rotten and there is none to go by.
+    fn part(&mut self, header: &SegmentHeader, is_newest: bool) -> Result<Option<SideTable>, ()> {
+        let covered = self.told.trusted_end;
+        let paths = table_paths(self.dir, header.base);
+        let looked = paths
+            .each_ref()
+            .map(|path| look_at_table(&**self.disk, path));
+        let is_rotten = |one: &io::Result<Option<SideTable>>| matches!(one, Err(error) if error.kind() == io::ErrorKind::InvalidData);
+        let rotten = paths.into_iter().zip(looked.each_ref().map(is_rotten));
+        let rotten = rotten.filter(|(_, rotten)| *rotten && is_newest);
+        let rotten = rotten.map(|(path, _)| path).next();
+        let mut sound = looked.into_iter().filter_map(|one| one.ok().flatten());
+        let part = sound.find(|table| table.is_part_of(header, covered, &self.meta));
+        let Some(path) = rotten else {
+            return Ok(part);
+        };
+        let kind = match part {
+            Some(_) => FindingKind::TableCopy,
+            None => FindingKind::Table,
+        };
+        let what = "its checksums do not match";
+        self.findings.add(kind, path, Some(0), what);
+        self.tables.extend(part.clone());
+        part.map(Some).ok_or(())
+    }
+
+    /// The side file of the newest segment is to be made again from what was read.
+    fn renew_part(&mut self, this: &Scanned) {
+        let through = self.told.trusted_end.checked_sub(1).map(LogIndex);
+        let frames = through.and_then(|through| this.segment.table_through(through));
+        let covered = frames.zip(this.segment.file.get());
+        let table = covered.map(|(frames, file)| {
+            let covered = Covered {
+                base: this.header.base,
+                file: file.clone(),
+                frames,
+                epoch: self.meta.epoch,
+            };
+            covered.table()
+        });
+        self.tables.extend(table.and_then(Result::ok));
+    }
+
     /// Compares the frames of a segment that was read with its side file, if that is of use.
     fn compare(&mut self, this: &Scanned, table: Option<SideTable>) {
         let Some(expect) = &self.expect else { return };
-        let read = expect.table_of(this);
+        let read = expect.table_of(this, &self.meta);
         let same = |table: &SideTable| table.frames == read.frames && table.chain == read.chain;
         if table.as_ref().is_some_and(same) {
             return;

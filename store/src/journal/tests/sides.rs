@@ -58,6 +58,90 @@ fn a_sealed_segment_below_the_checkpoint_is_not_read() {
     });
 }
 
+/// Three frames in one segment that is not full, and where the head and the payload of each lie.
+async fn covered_part(disk: &SimDisk) -> (Vec<Frame>, PathBuf, Vec<u64>) {
+    let journal = open(disk).unwrap();
+    let all: Vec<Frame> = (0..3).map(|index| frame(index, 1, 300)).collect();
+    for frame in &all {
+        append(&journal, vec![frame.clone()]).await.unwrap();
+    }
+    journal.cover(LogIndex(1));
+    let heads: Vec<_> = (0..3).map(|index| head_of(&journal, index)).collect();
+    close(&journal).await;
+    let path = heads[0].0.clone();
+    (all, path, heads.into_iter().map(|(_, at)| at).collect())
+}
+
+/// A node did not start when a frame of the newest segment was damaged that the checkpoint covers, and nothing mended it.
+#[test]
+fn what_is_damaged_below_the_checkpoint_in_the_newest_segment_is_met_when_it_is_read() {
+    run(async {
+        let disk = SimDisk::new(23);
+        let (all, path, heads) = covered_part(&disk).await;
+        assert_eq!(table_files(&disk).len(), 2);
+        for byte in heads[0]..heads[2] {
+            let disk = disk.copy();
+            disk.flip_bit(&path, byte, 3);
+            let journal = open_covered(&disk, 1).unwrap();
+            let hit = u64::from(byte >= heads[1]);
+            for index in 0..3 {
+                let read = journal.frame(LogIndex(index));
+                match index == hit && read.is_err() {
+                    true => assert!(matches!(read, Err(ReadError::Corrupt(_))), "byte {byte}"),
+                    false => assert_eq!(read.unwrap(), all[index as usize], "byte {byte}"),
+                }
+            }
+            // It goes on, and is opened again.
+            append(&journal, vec![frame(3, 1, 10)]).await.unwrap();
+            journal.cover(LogIndex(3));
+            close(&journal).await;
+            let again = open_covered(&disk, 3).unwrap();
+            assert_eq!(again.frame(LogIndex(3)).unwrap(), frame(3, 1, 10));
+        }
+        // Not one that no checkpoint covers.
+        disk.flip_bit(&path, heads[2] + 20, 3);
+        let refused = open_covered(&disk, 1);
+        assert!(matches!(refused, Err(OpenError::Corrupt { .. })));
+    });
+}
+
+#[test]
+fn the_side_file_of_the_newest_segment_is_of_use_for_what_is_covered_only() {
+    run(async {
+        let disk = SimDisk::new(24);
+        let (all, path, heads) = covered_part(&disk).await;
+        let damaged = |at: u64| {
+            let disk = disk.copy();
+            disk.flip_bit(&path, at + 20, 3);
+            disk
+        };
+        // The checkpoint that it was written for is not there any more.
+        assert!(matches!(
+            open_covered(&damaged(heads[1]), 0),
+            Err(OpenError::Corrupt { .. })
+        ));
+        assert_eq!(frames(&open_covered(&disk.copy(), 0).unwrap()), all);
+        // Its twin serves as well; without both all is read.
+        let tables = table_files(&disk);
+        let without = |gone: &[PathBuf]| {
+            let disk = damaged(heads[0]);
+            gone.iter().for_each(|path| disk.remove(path).unwrap());
+            open_covered(&disk, 1).map(drop)
+        };
+        without(&tables[..1]).unwrap();
+        without(&tables[1..]).unwrap();
+        assert!(matches!(without(&tables), Err(OpenError::Corrupt { .. })));
+        // What was cut and written again is not what it tells of.
+        let journal = open_covered(&disk, 1).unwrap();
+        wait(|done| journal.truncate_after(Some(LogIndex(1)), done))
+            .await
+            .unwrap();
+        append(&journal, vec![frame(2, 4, 50)]).await.unwrap();
+        let expected = [&all[..2], &[frame(2, 4, 50)]].concat();
+        assert_eq!(frames(&open_covered(&disk, 1).unwrap()), expected);
+    });
+}
+
 #[test]
 fn a_side_file_that_is_missing_or_rotten_is_made_again() {
     run(async {

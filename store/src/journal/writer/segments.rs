@@ -140,6 +140,7 @@ impl Writer {
             committed: sealed.committed,
             capacity_bytes: sealed.capacity_bytes,
             frames: sealed.frames,
+            epoch: self.epoch,
             given_back: Vec::new(),
         })
     }
