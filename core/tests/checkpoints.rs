@@ -119,6 +119,7 @@ fn history(seed: u64, memory: usize) -> u64 {
         &seen(&mut shard, &world.journal),
         &seen(&mut world.replay(), &world.journal),
     );
+    assert_eq!(shard.damaged(), None, "every block is as it was written");
     copied
 }
 
@@ -159,6 +160,7 @@ fn restart(
         &seen(&mut shard, &world.journal),
         &seen(&mut before, &world.journal),
     );
+    assert_eq!(before.damaged(), None, "every block is as it was written");
     shard
 }
 

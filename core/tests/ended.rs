@@ -1,18 +1,22 @@
 //! Streams that end: gone at once for all who ask, and freed a part in each round.
 //!
-//! Owns: what one round does of it, a crash in between.
+//! Owns: what one round does of it, a crash in between, what is read for it.
 //! Next: `checkpoints.rs`, random histories.
 
 mod node;
 
+use anabranch_core::authority::AllowAll;
 use anabranch_core::id::*;
 use anabranch_core::limits::Mode;
+use anabranch_core::properties::Codecs;
 use anabranch_core::record::Change;
-use anabranch_core::shard::Shard;
+use anabranch_core::router::Fabric;
+use anabranch_core::shard::{Damaged, Shard, ShardLimits, ShardSetup};
 use bytes::Bytes;
 use node::Journal;
 use node::kept::{Kept, stats};
 use node::world::{World, fresh};
+use std::sync::Arc;
 
 const QUEUE: StreamId = StreamId(0xFFFF << 48 | 7);
 /// Of 255 messages.
@@ -100,4 +104,50 @@ fn a_long_stream_that_ends_is_freed_a_part_in_each_round_and_after_a_crash() {
     assert_eq!(heads.count(), 1);
     let chunks = kept.pairs().keys().filter(|key| key[0] == 17);
     assert_eq!(chunks.count(), 1);
+}
+
+/// What is told of a queue that had so many messages, perhaps in a checkpoint, and ends when all are settled.
+fn told_of_an_empty_one((count, saved): (u64, bool)) -> Option<Damaged> {
+    let mut world = World::default();
+    let mut kept = Kept::default();
+    let mut shard = Shard::new(ShardSetup {
+        id: ShardId(1),
+        incarnation: 9,
+        workers: 1,
+        // What lies in blocks is read each time.
+        limits: ShardLimits {
+            index_memory_bytes: 0,
+            ..ShardLimits::default()
+        },
+        fabric: Arc::new(Fabric::default()),
+        authority: Arc::new(AllowAll),
+        codecs: Codecs::default(),
+    });
+    shard.set_blocks(kept.blocks());
+    world.create(&mut shard, QUEUE, Mode::default());
+    world.publish(&mut shard, QUEUE, count, body);
+    if saved {
+        kept.save(&mut shard);
+    }
+    let ranges = vec![(Offset(0), Offset(count - 1))];
+    let settled = Change::Settled {
+        stream: QUEUE,
+        ranges,
+    };
+    world.change(&mut shard, &settled);
+    let ended = Change::DeleteStream {
+        stream: QUEUE,
+        only_if: None,
+    };
+    world.change(&mut shard, &ended);
+    shard.damaged()
+}
+
+/// The last chunk of a stream stays when nothing of it is left, for what comes next. When the stream ended, the rows that
+/// this chunk does not have were looked for in a block: one that nobody ever wrote, or the one it had before. They were
+/// told as damaged.
+#[test]
+fn of_a_stream_that_ends_empty_nothing_is_read() {
+    let streams = [(1, false), (300, false), (1, true), (300, true)];
+    assert_eq!(streams.map(told_of_an_empty_one), [const { None }; 4]);
 }

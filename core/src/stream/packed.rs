@@ -74,8 +74,8 @@ pub struct Packed {
     wide: bool,
     /// Some asked for no settlement when it came.
     unsettled: bool,
-    /// Whether the rows are in memory here.
-    here: bool,
+    /// Whether the rows are in blocks and not in `words`. Never where there are none: no block is asked for them.
+    away: bool,
     words: Vec<u64>,
     /// Zero is none.
     blocks: [u32; 2],
@@ -184,9 +184,9 @@ impl Packed {
     }
 
     fn with_words<T>(&self, home: Home<'_>, read: impl FnOnce(&[u64]) -> Option<T>) -> Option<T> {
-        match self.here {
-            true => read(&self.words),
-            false => read(&home.load(self.blocks, (self.wide, self.from, self.count))?),
+        match self.away {
+            true => read(&home.load(self.blocks, (self.wide, self.from, self.count))?),
+            false => read(&self.words),
         }
     }
 
@@ -207,7 +207,7 @@ impl Packed {
         let lost = || [LOST, 0, 0, 0].into_iter().take(words_per_row(self.wide));
         let count = usize::from(self.count);
         self.words = words.unwrap_or_else(|| (0..count).flat_map(|_| lost()).collect());
-        self.here = true;
+        self.away = false;
     }
 
     #[cold]
@@ -249,11 +249,9 @@ impl Packed {
             ..Packed::default()
         };
         match saved.place {
-            SavedPlace::Here(words) => {
-                packed.here = true;
-                packed.words = words;
-            }
+            SavedPlace::Here(words) => packed.words = words,
             SavedPlace::Blocks(first, second) => {
+                packed.away = true;
                 packed.written = saved.count;
                 packed.blocks = [first, second];
             }
@@ -284,9 +282,8 @@ impl Rows<Position> for Packed {
     fn push(&mut self, entry: Entry<Position>, home: Home<'_>) {
         if self.count == 0 {
             self.base = entry.stored.0;
-            self.here = true;
             self.words.reserve_exact(2);
-        } else if !self.here {
+        } else if self.away {
             self.bring(home);
         }
         let row = match self.wide {
@@ -324,9 +321,9 @@ impl Rows<Position> for Packed {
         home: Home<'_>,
         mut each: impl FnMut(Weight),
     ) {
-        let read = match self.here {
-            true => None,
-            false => home.peek(self.blocks, (self.wide, self.from, self.count)),
+        let read = match self.away {
+            true => home.peek(self.blocks, (self.wide, self.from, self.count)),
+            false => None,
         };
         let words = read.as_deref().map_or(&self.words[..], |read| &read[..]);
         for at in kept {
@@ -349,7 +346,7 @@ impl Rows<Position> for Packed {
     }
 
     fn save(&mut self, from: usize, home: Home<'_>, state: &mut State) -> Option<SavedRows> {
-        if self.here && self.written < self.count {
+        if !self.away && self.written < self.count {
             self.trim(from);
             self.replace(state);
             if usize::from(self.count) > INLINE_ROWS_MAX
@@ -361,10 +358,10 @@ impl Rows<Position> for Packed {
             }
         }
         let in_blocks = self.written == self.count && self.blocks[0] != 0;
-        if in_blocks && self.here {
+        if in_blocks && !self.away {
             let words: Words = Arc::new(std::mem::take(&mut self.words));
             state.pin(self.blocks[0], words);
-            self.here = false;
+            self.away = true;
         }
         Some(SavedRows {
             from: self.from,

@@ -409,6 +409,10 @@ impl Node {
                 break;
             }
         }
+        // No test loses a block: whoever cannot read one asked for what nobody wrote.
+        for data in self.data.values_mut() {
+            assert_eq!(data.shard.damaged(), None);
+        }
     }
 
     pub fn carry(&mut self, from: usize, out: Outgoing) {
