@@ -122,7 +122,8 @@ impl FindingKind {
                 "messages in it are lost, unless they are elsewhere; the server does not open the shard"
             }
             FindingKind::Frame => {
-                "messages in it cannot be read; when no checkpoint covers it the server does not open the shard"
+                "messages whose bytes are damaged cannot be read (all in it, where it is compressed or encrypted); when no \
+                 checkpoint covers it the server does not open the shard"
             }
             FindingKind::Object => {
                 "messages in it are not delivered: the server sets them aside, or waits while the object is missing"

@@ -13,11 +13,11 @@ use anabranch_store::inspect::{
     Consent, DumpFrom, Dumped, InspectError, RepairError, Source, StepKind, check, dump, repair,
     stats,
 };
-use anabranch_store::journal::OpenError;
+use anabranch_store::journal::{Compression, OpenError};
 use anabranch_store::seal::{KeyRing, Sealing, SeededRandom};
 use folder::{body, checked, files, folder, life, mended, opens, run, source};
-use std::ops::ControlFlow;
-use std::path::Path;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use worker::Worker;
@@ -230,6 +230,101 @@ fn an_index_block_that_rotted_is_found_and_a_torn_tail_is_no_defect() {
             assert_eq!(torn, cut, "{seed}");
             assert_eq!(done.after.last, found.last);
             opens(&disk).await;
+        }
+    });
+}
+
+/// A queue of 600 messages, 30 to a frame, all of them in one checkpoint; and its frames.
+async fn backlog(compression: Compression) -> (SimDisk, Vec<FrameSeen>) {
+    let disk = SimDisk::new(21);
+    let mut worker = Worker::start_with(&disk, 1, |setup| {
+        setup.options.segment_bytes = 128 * 1024;
+        setup.options.packing.compression = compression;
+    })
+    .await;
+    worker.create().await;
+    for batch in 0..20 {
+        let sequences = (0..30).map(|one| worker.publish(body(batch * 30 + one, 900)));
+        let last = sequences.last().unwrap();
+        assert_eq!(worker.published(last).await, PublishOutcome::Routed);
+    }
+    worker.shard.shutdown_local().await;
+    let mut frames: Vec<FrameSeen> = Vec::new();
+    dump(
+        &source(&disk),
+        &folder(),
+        DumpFrom::Index(LogIndex(0)),
+        &mut |one| {
+            match one {
+                Dumped::Frame { path, offset, .. } => frames.push(FrameSeen {
+                    path,
+                    offset,
+                    records: 0,
+                }),
+                _ => frames.last_mut().unwrap().records += 1,
+            }
+            ControlFlow::Continue(())
+        },
+    )
+    .unwrap();
+    (disk, frames)
+}
+
+struct FrameSeen {
+    path: PathBuf,
+    offset: u64,
+    records: usize,
+}
+
+/// A record has a checksum of its own, and a server reads each by itself where its frame is stored as it is: what a check
+/// calls lost is what is not handed out.
+#[test]
+fn a_check_names_the_messages_that_are_lost_and_no_others() {
+    run(async {
+        let (plain, frames) = backlog(Compression::None).await;
+        let (packed, packed_frames) = backlog(Compression::Zstd).await;
+        let many = |frames: &[FrameSeen]| frames.iter().position(|one| one.records >= 20).unwrap();
+        let (frame, packed_frame) = (&frames[many(&frames)], &packed_frames[many(&packed_frames)]);
+        let flip = |disk: &SimDisk, frame: &FrameSeen, byte: u64| {
+            disk.flip_bit(&frame.path, frame.offset + byte, 1);
+        };
+        type Damage<'a> = &'a dyn Fn(&SimDisk);
+        let cases: [(&str, &SimDisk, Damage<'_>, RangeInclusive<usize>); 5] = [
+            ("a body", &plain, &|disk| flip(disk, frame, 5000), 1..=1),
+            (
+                "two bodies",
+                &plain,
+                &|disk| {
+                    [2000, 9000]
+                        .into_iter()
+                        .for_each(|at| flip(disk, frame, at))
+                },
+                2..=2,
+            ),
+            // Nobody reads it again, once a side file says where the frame lies.
+            ("a head", &plain, &|disk| flip(disk, frame, 5), 0..=0),
+            (
+                "a page",
+                &plain,
+                &|disk| disk.lose_block(&frame.path, frame.offset + 9000),
+                4..=10,
+            ),
+            (
+                "a packed frame",
+                &packed,
+                &|disk| flip(disk, packed_frame, 200),
+                packed_frame.records..=packed_frame.records,
+            ),
+        ];
+        for (name, disk, damage, lost) in cases {
+            let disk = disk.copy();
+            damage(&disk);
+            let found = checked(&disk).findings;
+            assert!(found.has(FindingKind::Frame), "{name}: {found:#?}");
+            let entries = found.list.iter();
+            let entries = entries.filter(|one| one.kind == FindingKind::Entry).count();
+            assert!(lost.contains(&entries), "{name}: {found:#?}");
+            assert_eq!(opens(&disk).await, 600 - entries, "{name}");
         }
     });
 }

@@ -157,6 +157,13 @@ pub(super) struct FrameAt {
     pub(super) end_offset: u64,
 }
 
+impl FrameAt {
+    /// Whether it is stored as it is: see [`FrameSpan::is_plain`](super::segment::FrameSpan::is_plain).
+    pub(super) fn is_plain(&self) -> bool {
+        self.end_offset - self.offset == self.to.0 - self.from.0 + ENVELOPE_BYTES as u64
+    }
+}
+
 /// The frames of a segment up to one, and what of them was given back.
 pub(super) struct Part {
     pub(super) base: Position,

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::io;
 
 /// Bytes read from disk before a record's length is known.
-const GUESS_BYTES: usize = 4096;
+pub(super) const GUESS_BYTES: usize = 4096;
 
 impl Journal {
     /// The position of the first payload byte of a frame.

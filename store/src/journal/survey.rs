@@ -13,6 +13,7 @@ use super::frame::{
 };
 use super::manifest::{FrameAt, Part};
 use super::pack::unpack;
+use super::reader::GUESS_BYTES;
 use super::released::Released;
 use super::segment::{Segment, SegmentHeader};
 use super::table::{SideTable, read_table, table_path};
@@ -21,6 +22,7 @@ use crate::finding::Findings;
 use crate::inspect::{Away, ShardFolder, Source};
 use crate::tier::{ObjectFile, Unreached, Verdict};
 use anabranch_core::id::{LogIndex, Position};
+use anabranch_core::record::record_bytes;
 use bytes::Bytes;
 use std::io;
 use std::ops::ControlFlow;
@@ -396,7 +398,9 @@ impl Survey {
         segments.any(|one| one.segment.object().is_some())
     }
 
-    /// Payload bytes from a position to the end of its frame; nothing when that lies in the object store.
+    /// Payload bytes from a position on, those of its record at least; nothing when that lies in the object store. They
+    /// may be damaged where the frame is stored as it is: a server reads each record by itself then, and asks for its own
+    /// checksum only.
     pub(crate) fn bytes_at(&mut self, position: Position) -> Result<Option<Bytes>, String> {
         let nowhere = || "no frame of the journal has this position".to_owned();
         let (nth, frame) = self.place(position).ok_or_else(nowhere)?;
@@ -426,7 +430,11 @@ impl Survey {
                 payload
             }
         };
-        let payload = payload?;
+        let payload = match payload {
+            // That costs the records that lie where the damage is.
+            Err(_) if at.is_plain() => return one.record(at, position).map(Some),
+            payload => payload?,
+        };
         if inside >= payload.len() {
             return Err("it lies behind the frame's payload".to_owned());
         }
@@ -463,6 +471,28 @@ impl Surveyed {
             }
             _ => Some(Lives::Partly),
         }
+    }
+
+    /// The record at a position in a frame that is stored as it is, read as a server reads it.
+    fn record(&self, at: &FrameAt, position: Position) -> Result<Bytes, String> {
+        let begun = self.plain_bytes(at, position, GUESS_BYTES as u64)?;
+        let len = record_bytes(&begun).map_err(|error| error.to_string())?;
+        match len <= begun.len() {
+            true => Ok(begun),
+            false => self.plain_bytes(at, position, len as u64),
+        }
+    }
+
+    /// So many bytes of a frame that is stored as it is, at most up to its end.
+    fn plain_bytes(&self, at: &FrameAt, from: Position, len: u64) -> Result<Bytes, String> {
+        let Some(part) = &self.part else {
+            return Err("its segment is gone".to_owned());
+        };
+        let mut bytes = vec![0; len.min(at.to.0 - from.0) as usize];
+        let offset = at.offset + ENVELOPE_BYTES as u64 + (from.0 - at.from.0);
+        let read = part.file.read_at(&mut bytes, offset);
+        read.map_err(|error| format!("it cannot be read: {error}"))?;
+        Ok(bytes.into())
     }
 
     /// Reads a frame; one that lives as a whole is verified as a whole.
