@@ -58,7 +58,7 @@ pub(crate) use checkpoint::Changes;
 pub use checkpoint::{
     CHECKPOINT_VERSION, Cached, CheckpointError, Damaged, Gap, Remains, Salvaged,
 };
-pub use inspect::{EntryPlace, IndexUse, StreamFacts, StreamSort};
+pub use inspect::{EntryPlace, IndexUse, LostRow, StreamFacts, StreamSort};
 pub use intake::Store;
 pub use referred::JOURNAL_PAGE_BYTES;
 pub use replay::FILTER_HEADER;

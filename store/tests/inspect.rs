@@ -329,6 +329,26 @@ fn a_check_names_the_messages_that_are_lost_and_no_others() {
     });
 }
 
+/// Each block that is damaged is told with the entries that it has, and no others.
+#[test]
+fn a_damaged_block_is_told_with_its_own_entries() {
+    run(async {
+        let (disk, _) = backlog(Compression::None).await;
+        let index = Path::new("shard/checkpoint/index");
+        let blocks = disk.contents(index).unwrap().len() as u64 / 4096;
+        (1..blocks).for_each(|block| disk.flip_bit(index, block * 4096 + 20, 1));
+        let found = checked(&disk).findings;
+        let told: Vec<&str> = found.list.iter().map(|one| &*one.what).collect();
+        assert_eq!(told.len(), 3, "{found:#?}");
+        for (nth, entries) in [(0, "255 entries"), (1, "255 entries"), (2, "90 entries")] {
+            let first = format!("offsets {} to", nth * 255);
+            let one = told.iter().find(|what| what.contains(&first));
+            assert!(one.is_some_and(|what| what.contains(entries)), "{told:#?}");
+        }
+        assert_eq!(opens(&disk).await, 0);
+    });
+}
+
 #[test]
 fn a_shard_in_use_is_looked_at_and_not_mended() {
     run(async {

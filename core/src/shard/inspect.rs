@@ -8,6 +8,7 @@ use super::Shard;
 use crate::id::{Offset, Position, StreamId, UnixMs, VhostId};
 use crate::index::Block;
 use crate::stream::Kind;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// What kind of stream.
@@ -51,6 +52,13 @@ pub struct EntryPlace {
     pub stored: UnixMs,
 }
 
+/// The row of an entry that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRow {
+    /// The blocks that had it, one of which is damaged; none when the row was lost in an earlier life.
+    pub blocks: Vec<Block>,
+}
+
 /// Blocks of the index file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexUse {
@@ -84,10 +92,10 @@ impl Shard<Position> {
     }
 
     /// Reads every entry of every stream, with those of streams that have ended and are not gone yet; where one cannot be
-    /// read there is no place. Goes on while `visit` says so.
+    /// read it is said what had it. Goes on while `visit` says so.
     pub fn each_entry(
         &self,
-        visit: &mut dyn FnMut(StreamId, Offset, Option<EntryPlace>) -> std::ops::ControlFlow<()>,
+        visit: &mut dyn FnMut(StreamId, Offset, Result<EntryPlace, LostRow>) -> ControlFlow<()>,
     ) {
         let streams = self.streams.iter().flatten().map(|stream| &**stream);
         for stream in streams.chain(self.ended.iter()) {
@@ -96,17 +104,14 @@ impl Shard<Position> {
                     position: entry.body,
                     stored: entry.stored,
                 });
+                let place = place.ok_or_else(|| LostRow {
+                    blocks: stream.unreadable_blocks(offset),
+                });
                 if visit(stream.id, Offset(offset), place).is_break() {
                     return;
                 }
             }
         }
-    }
-
-    /// Blocks that could not be read so far, ascending.
-    pub fn unreadable_blocks(&self) -> Vec<Block> {
-        let index = self.index.as_ref();
-        index.map_or_else(Vec::new, |index| index.lock().unreadable_blocks())
     }
 
     /// How many blocks of the index file are in use.

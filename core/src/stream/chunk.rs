@@ -10,6 +10,8 @@ use super::index::{Gone, Home, Index, Serial, State, Who, chunk_key};
 use super::place::{Place, Rows, Weight};
 use super::saved::SavedChunk;
 use super::slots::{Slot, SlotState, Slots};
+use crate::id::Position;
+use crate::index::Block;
 
 const OFFSETS: u64 = CHUNK_OFFSETS as u64;
 
@@ -37,6 +39,21 @@ pub(super) struct Chunk<B: Place> {
     marked: u32,
     rows: B::Rows,
     pub(super) slots: Slots,
+}
+
+impl Chunk<Position> {
+    /// The blocks of its rows, if they could not be read.
+    pub(super) fn unreadable_blocks(&self, index: &Index) -> Vec<Block> {
+        let state = index.lock();
+        let mut blocks: Vec<u32> = self.rows.blocks().collect();
+        if !blocks
+            .first()
+            .is_some_and(|first| state.is_unreadable(*first))
+        {
+            blocks.clear();
+        }
+        blocks.into_iter().map(Block).collect()
+    }
 }
 
 impl<B: Place> Chunk<B> {

@@ -266,11 +266,9 @@ impl State {
         self.allocator.used_and_free()
     }
 
-    /// Blocks that could not be read, ascending.
-    pub(crate) fn unreadable_blocks(&self) -> Vec<Block> {
-        let mut blocks: Vec<u32> = self.unreadable.iter().copied().collect();
-        blocks.sort_unstable();
-        blocks.into_iter().map(Block).collect()
+    /// Whether rows that begin in a block could not be read.
+    pub(super) fn is_unreadable(&self, first: u32) -> bool {
+        self.unreadable.contains(&first)
     }
 
     /// A checkpoint names these blocks.

@@ -13,7 +13,7 @@ use super::packed::Packed;
 use super::place::Place;
 use super::{Entry, Group, Kind, Session, Stream, Tally, place};
 use crate::id::{Offset, Position, StreamId, VhostId};
-use crate::index::Blocks;
+use crate::index::{Block, Blocks};
 use crate::limits::StreamLimits;
 use crate::record::AsJson;
 use bytes::Bytes;
@@ -227,6 +227,13 @@ impl Stream<Position> {
             stream.receive(offset);
         }
         stream
+    }
+
+    /// The blocks that have the row of an offset, if they could not be read.
+    pub(crate) fn unreadable_blocks(&self, offset: u64) -> Vec<Block> {
+        let chunk = self.chunks.get(place(offset).0);
+        let found = chunk.zip(self.index.as_deref());
+        found.map_or_else(Vec::new, |(chunk, index)| chunk.unreadable_blocks(index))
     }
 
     /// The stream of a pair, without its chunks, and what is to be done once those are there.

@@ -11,10 +11,12 @@ use crate::finding::{FindingKind, Findings};
 use crate::journal::FrameKind;
 use crate::journal::survey::{Lives, Room, Seen, Survey};
 use crate::shard::meta;
-use anabranch_core::id::{LogIndex, Position};
+use anabranch_core::id::{LogIndex, Offset, Position, StreamId};
+use anabranch_core::index::Block;
 use anabranch_core::record::{Records, read_message, record_bytes};
 use anabranch_core::shard::Shard;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -270,7 +272,7 @@ impl Look<'_> {
     fn entries(&mut self, survey: &mut Survey, shard: &Shard<Position>, newest: &Newest) {
         let total = shard.stream_facts().map(|facts| facts.entries).sum();
         self.checked.streams = shard.stream_facts().count() as u64;
-        let mut lost: Option<(String, u64)> = None;
+        let mut lost: BTreeMap<Vec<Block>, Lost> = BTreeMap::new();
         shard.each_entry(&mut |stream, offset, place| {
             self.checked.entries += 1;
             (self.progress)(Progress {
@@ -278,10 +280,18 @@ impl Look<'_> {
                 done: self.checked.entries,
                 total,
             });
-            let Some(place) = place else {
-                let first = || (format!("stream {stream}, offset {offset}"), 0);
-                lost.get_or_insert_with(first).1 += 1;
-                return ControlFlow::Continue(());
+            let place = match place {
+                Ok(place) => place,
+                Err(row) => {
+                    let one = lost.entry(row.blocks).or_insert(Lost {
+                        stream,
+                        first: offset,
+                        last: offset,
+                        count: 0,
+                    });
+                    (one.last, one.count) = (offset, one.count + 1);
+                    return ControlFlow::Continue(());
+                }
             };
             if let Err(what) = message_at(survey, place.position) {
                 let (path, at) = survey.whereabouts(place.position);
@@ -293,21 +303,39 @@ impl Look<'_> {
             }
             ControlFlow::Continue(())
         });
-        let Some((first, count)) = lost else {
-            return;
-        };
-        let what = format!("{count} entries cannot be read, the first: {first}");
-        let blocks = shard.unreadable_blocks();
-        for block in &blocks {
-            let (path, offset) = newest.block(*block);
-            let what = format!("block {}: its checksum does not match; {what}", block.0);
+        for (blocks, lost) in lost {
+            let Some((first, more)) = blocks.split_first() else {
+                // Their blocks were lost in an earlier life.
+                let what = format!(
+                    "{} entries are set aside since a damaged block had their places, the first: stream {}, offset {}",
+                    lost.count, lost.stream, lost.first
+                );
+                self.add(FindingKind::Entry, self.folder.dir.clone(), None, what);
+                continue;
+            };
+            // Rows that are wide take two blocks under one checksum.
+            let second = more.iter().map(|block| format!(", with block {}", block.0));
+            let what = format!(
+                "block {}{}: it cannot be read, or is not what was written; it has the places of {} entries of stream {}, offsets {} to {}",
+                first.0,
+                second.collect::<String>(),
+                lost.count,
+                lost.stream,
+                lost.first,
+                lost.last
+            );
+            let (path, offset) = newest.block(*first);
             self.add(FindingKind::IndexBlock, path, Some(offset), what);
         }
-        if blocks.is_empty() {
-            // Their block was lost in an earlier life.
-            self.add(FindingKind::Entry, self.folder.dir.clone(), None, what);
-        }
     }
+}
+
+/// Entries whose rows cannot be read: all that one chunk has, or all that earlier lives lost.
+struct Lost {
+    stream: StreamId,
+    first: Offset,
+    last: Offset,
+    count: u64,
 }
 
 /// Reads the message of a record, unless it lies in the object store.
