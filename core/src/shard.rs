@@ -54,6 +54,7 @@ mod values;
 mod watch;
 mod wills;
 
+pub use crate::stream::LostRows;
 pub(crate) use checkpoint::Changes;
 pub use checkpoint::{
     CHECKPOINT_VERSION, Cached, CheckpointError, Damaged, Gap, Remains, Salvaged,

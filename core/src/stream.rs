@@ -35,6 +35,7 @@ mod owed;
 mod packed;
 mod place;
 mod postponed;
+mod rebuild;
 mod runs;
 mod saved;
 mod slots;
@@ -46,6 +47,7 @@ pub use counts::{KeptTally, Tally, Volume};
 pub use filters::FilterList;
 pub use keyed::{KeyHash, Keyed, LOOK_AHEAD_MAX, Target};
 pub use kind::{Group, Kind, Session};
+pub use rebuild::LostRows;
 pub use saved::SavedStream;
 pub use slots::SlotState;
 

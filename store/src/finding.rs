@@ -195,7 +195,11 @@ impl FindingKind {
             FindingKind::Index | FindingKind::State => {
                 "`store repair`, or copy the shard from a replica or a backup"
             }
-            FindingKind::IndexBlock | FindingKind::Entry => {
+            FindingKind::IndexBlock => {
+                "`store repair` writes it again where the journal tells all of it; else purge what was set aside, or copy the shard \
+                 from a replica or a backup"
+            }
+            FindingKind::Entry => {
                 "purge what was set aside, or copy the shard from a replica or a backup"
             }
         }

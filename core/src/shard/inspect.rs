@@ -7,7 +7,7 @@
 use super::Shard;
 use crate::id::{Offset, Position, StreamId, UnixMs, VhostId};
 use crate::index::Block;
-use crate::stream::Kind;
+use crate::stream::{Kind, LostRows};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -112,6 +112,12 @@ impl Shard<Position> {
                 }
             }
         }
+    }
+
+    /// Rows that cannot be read and that the journal may still tell, stream by stream. Every row is read for that.
+    pub fn lost_rows(&self) -> Vec<LostRows> {
+        let streams = self.streams.iter().flatten();
+        streams.flat_map(|stream| stream.lost_rows()).collect()
     }
 
     /// How many blocks of the index file are in use.

@@ -37,7 +37,7 @@ pub(super) struct Chunk<B: Place> {
     saved: bool,
     /// The epoch in which it came to be listed as changed; 0 when it is as the last checkpoint has it.
     marked: u32,
-    rows: B::Rows,
+    pub(super) rows: B::Rows,
     pub(super) slots: Slots,
 }
 
@@ -102,7 +102,7 @@ impl<B: Place> Chunk<B> {
         self.slots.clear();
     }
 
-    fn home<'a>(&self, (index, who): Of<'a>) -> Home<'a> {
+    pub(super) fn home<'a>(&self, (index, who): Of<'a>) -> Home<'a> {
         Home {
             index,
             stream: who.serial,

@@ -28,6 +28,7 @@
 //! Never: which are gone (`chunk.rs`), blocks as bytes (`block.rs`).
 
 use super::Entry;
+use super::bits::Bits;
 use super::block::words_per_row;
 use super::cache::Words;
 use super::index::{Home, State};
@@ -83,6 +84,26 @@ pub struct Packed {
     /// Of what is not gone.
     cost: u64,
     body: u64,
+}
+
+/// What a chunk's pair tells of rows that cannot be read, and are narrow.
+#[derive(Debug)]
+pub(super) struct LostChunk {
+    pub(super) from: u8,
+    pub(super) count: u8,
+    pub(super) base: u64,
+    pub(super) block: u32,
+    pub(super) unsettled: bool,
+    pub(super) gone: Bits,
+    /// Cost and bodies of what is not gone.
+    pub(super) sums: (u64, u64),
+}
+
+impl LostChunk {
+    /// The row of an entry.
+    pub(super) fn narrow(&self, entry: &Entry<Position>) -> Option<[u64; 2]> {
+        narrow(entry, self.base)
+    }
 }
 
 fn flags(entry: &Entry<Position>) -> u64 {
@@ -257,6 +278,33 @@ impl Packed {
             }
         }
         packed
+    }
+
+    /// The positions of its first and its last row; nothing when they cannot be read or are lost.
+    pub(super) fn span(&self, home: Home<'_>) -> Option<(Position, Position)> {
+        self.with_words(home, |words| {
+            let mut rows = words.chunks_exact(words_per_row(self.wide));
+            let first = weight_of(rows.next()?)?.position?;
+            let last = rows
+                .next_back()
+                .map_or(Some(first), |row| weight_of(row)?.position)?;
+            Some((first, last))
+        })
+    }
+
+    /// What is known of rows that are in a block and cannot be read, if they are narrow.
+    pub(super) fn lost(&self, gone: Bits) -> Option<LostChunk> {
+        let [block, _] = self.blocks;
+        let in_block = self.away && !self.wide && block != 0;
+        in_block.then_some(LostChunk {
+            from: self.from,
+            count: self.count,
+            base: self.base,
+            block,
+            unsettled: self.unsettled,
+            gone,
+            sums: self.sums(),
+        })
     }
 
     /// The blocks it has.

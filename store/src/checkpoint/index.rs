@@ -191,6 +191,13 @@ impl IndexFile {
         slots.map_or(0, |slots| slots.at(u64::from(block.0)))
     }
 
+    /// Writes one block again, durable on return, while nobody else writes.
+    pub(super) fn write_again(&self, block: Block, bytes: &BlockBytes) -> io::Result<()> {
+        let slots = self.slots().ok_or(io::ErrorKind::NotFound)?;
+        slots.write(u64::from(block.0), std::iter::once(bytes))?;
+        slots.sync()
+    }
+
     fn slots(&self) -> Option<Arc<Slots>> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.clone()

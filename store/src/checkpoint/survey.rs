@@ -12,7 +12,7 @@ use super::{CheckpointOpenError, Checkpoints, KEEP, Standing, folder_of, lock};
 use crate::disk::Disk;
 use crate::finding::{FindingKind, Findings};
 use crate::inspect::Source;
-use anabranch_core::index::{Block, Blocks};
+use anabranch_core::index::{Block, BlockBytes, Blocks};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -215,6 +215,11 @@ impl Newest {
         };
         let path = manifest_path(&self.checkpoints.dir, newest.sequence);
         self.checkpoints.disk.open(&path).is_ok()
+    }
+
+    /// Writes a block again that its pairs name; durable on return.
+    pub(crate) fn write_block(&self, block: Block, bytes: &BlockBytes) -> io::Result<()> {
+        self.checkpoints.index.write_again(block, bytes)
     }
 
     /// The index file, and the offset of a block in it.

@@ -3,6 +3,7 @@
 //! Owns: the plan, and that nothing confirmed is given up unless that was asked for. Deletes nothing: see
 //! `journal/mend.rs`. Read next: `repair/checkpoints.rs`, [`mod@super::check`].
 
+mod blocks;
 mod checkpoints;
 
 use super::{Checked, InspectError, ShardFolder, Source, check};
@@ -33,6 +34,8 @@ pub enum StepKind {
     Copy,
     /// Makes a side file again.
     Table,
+    /// Writes a block of the index again from the records that the journal has.
+    Block,
     /// Puts a checkpoint aside that does not count, or is not needed, or writes one again of which nothing is lost.
     Checkpoint,
     /// Writes a checkpoint again without what of its runs cannot be read: that is lost.
@@ -58,7 +61,11 @@ impl StepKind {
             | StepKind::Gaps
             | StepKind::Segment
             | StepKind::Cut => true,
-            StepKind::Copy | StepKind::Table | StepKind::Checkpoint | StepKind::Tail => false,
+            StepKind::Copy
+            | StepKind::Table
+            | StepKind::Block
+            | StepKind::Checkpoint
+            | StepKind::Tail => false,
         }
     }
 }
@@ -126,6 +133,7 @@ pub fn repair(
     if work.checkpoints()? {
         work.segments()?;
         work.journal()?;
+        work.blocks()?;
     }
     let mut mended = work.mended;
     mended.after = check(source, folder, &mut |_| {})?;

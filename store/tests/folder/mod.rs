@@ -104,17 +104,25 @@ pub async fn life(disk: &SimDisk, incarnation: u64, clean: bool, mut look: impl 
     }
 }
 
-/// The messages that a server which opens the folder hands out.
+/// How many messages a server which opens the folder hands out.
 pub async fn opens(disk: &SimDisk) -> usize {
+    messages(disk).await.len()
+}
+
+/// The messages of the queue that such a server hands out: their offsets and numbers.
+pub async fn messages(disk: &SimDisk) -> Vec<(u64, u32)> {
     let mut worker = Worker::start(disk, 9).await;
     let consumer = worker.attach(1).await;
-    let mut count = 0;
+    let mut all = Vec::new();
     loop {
         let next = tokio::time::timeout(Duration::from_secs(5), worker.event()).await;
         let Ok(ShardEvent::Deliver { deliveries, .. }) = next else {
             break;
         };
-        count += deliveries.len();
+        all.extend(deliveries.iter().map(|one| {
+            let number = one.message.body.first_chunk().expect("a number");
+            (one.offset.0, u32::from_le_bytes(*number))
+        }));
         worker.send(ShardRequest::Drained {
             consumer,
             stream: STREAM,
@@ -122,7 +130,7 @@ pub async fn opens(disk: &SimDisk) -> usize {
         });
     }
     worker.shard.shutdown_local().await;
-    count
+    all
 }
 
 pub fn files(disk: &SimDisk, dir: &str, ends: &str) -> Vec<PathBuf> {
