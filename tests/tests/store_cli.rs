@@ -149,6 +149,7 @@ fn a_flipped_bit_is_named_and_what_is_mended_starts_again() {
     let planned = store(&node, "repair", &["--dry-run"]);
     assert_eq!(planned.code, Some(1), "{}", planned.output());
     assert!(planned.stdout.contains("would be made again"));
+    assert!(planned.stdout.contains("DEFECT"), "{}", planned.stdout);
     let mended = fine(&node, "repair", &[]);
     assert!(mended.contains("was made again"), "{mended}");
     node.restart();

@@ -80,7 +80,8 @@ pub enum Verb {
     /// Mend a folder that no server uses
     #[command(
         after_help = LOOK_CODES,
-        long_about = "Mend a folder that no server uses. Makes side files again, writes rotten copies again, puts \
+        long_about = "Mend a folder that no server uses. Makes side files again, writes rotten copies again, and \
+                      blocks of the index where the journal tells all of a queue's messages, puts \
                       checkpoints aside that do not count or are not needed, cuts a tail that was never synced. Nothing is \
                       deleted: what goes is kept in the folder `quarantine` of the shard. What was confirmed is given up \
                       only with --lose-corrupt (frames that cannot be read and all later ones; what was in the damaged parts \
@@ -510,9 +511,7 @@ fn print_repair(
             if steps.is_empty() && withheld.is_empty() {
                 let what = match after.findings.defects {
                     0 => "there is nothing to mend",
-                    _ => {
-                        "nothing of what is damaged can be mended; `store check` says what it means for the server"
-                    }
+                    _ => "nothing of what is wrong can be mended",
                 };
                 output::line(&format!("{}: {what}", folder.name));
             }
@@ -528,9 +527,11 @@ fn print_repair(
                     step.what
                 ));
             }
-            if !consent.dry_run {
-                print_checked(folder, after, format);
+            // Of a plan it is how the shard is now: with what would be mended, and what would stay.
+            if consent.dry_run {
+                output::line(&format!("{}: it is now as follows", folder.name));
             }
+            print_checked(folder, after, format);
         }
     }
     Ok(match after.findings.defects {

@@ -88,7 +88,7 @@ pub struct StoreSettings {
     pub data_shards: u16,
     /// Size of a journal's segment files.
     pub segment_bytes: u64,
-    /// Publishing is refused while the disk has less room than this; 0 for no reserve.
+    /// Publishing is refused while the disk has less room than this, 256 MiB when not said; 0 for no reserve.
     pub low_water_bytes: u64,
     /// What the files of the data folder may take, 0 for no limit; publishing is refused shortly before.
     pub journal_bytes_max: u64,
