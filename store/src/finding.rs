@@ -137,7 +137,8 @@ impl FindingKind {
                 "nothing is lost: the other one serves, or a start reads the segment, unless it gave room back"
             }
             FindingKind::TornTail => {
-                "nothing that was confirmed: it was being written when the server ended, or is being written now"
+                "it was being written when the server ended, or is being written now; what was confirmed lies before it, unless the disk \
+                 lost the very last of that"
             }
             FindingKind::Manifest | FindingKind::Run | FindingKind::Whole => {
                 "the checkpoint does not count; the one before does, if it is sound and does without this file"
@@ -161,8 +162,9 @@ impl FindingKind {
             FindingKind::Unreadable => {
                 "see to the disk and the rights of the file, then look again"
             }
-            FindingKind::Meta | FindingKind::SegmentMissing | FindingKind::SegmentHeader => {
-                "put the file back from a replica or a backup"
+            FindingKind::Meta | FindingKind::SegmentMissing => "put the file back from a backup",
+            FindingKind::SegmentHeader => {
+                "`store repair` writes the header again from frames and side files; where that cannot be, put the file back from a backup"
             }
             FindingKind::MetaCopy
             | FindingKind::ReleasedCopy
@@ -173,15 +175,15 @@ impl FindingKind {
                 "put the file back from a backup; or `store repair --lose-corrupt` takes all gaps for released"
             }
             FindingKind::Frame => {
-                "copy the shard from a replica or a backup; or `store repair --lose-corrupt` cuts the journal before it"
+                "nothing where a checkpoint covers it; else copy the shard from a backup, or `store repair --lose-corrupt` cuts the \
+                 journal before it"
             }
             FindingKind::Object => {
                 "put the object back, from an older version in the bucket or a backup, and restart the server"
             }
-            FindingKind::Record => "copy the shard from a replica or a backup",
+            FindingKind::Record => "copy the shard from a backup",
             FindingKind::Table => {
-                "`store repair` makes it again from the segment; where that has holes put the file back from a backup, or copy the \
-                 shard from a replica"
+                "`store repair` makes it again from the segment; where that has holes put the file back from a backup"
             }
             FindingKind::TableMissing => "nothing: the server writes it",
             FindingKind::TornTail => "nothing: the next start cuts it, or `store repair`",
@@ -189,19 +191,17 @@ impl FindingKind {
                 "`store repair` puts it aside, or writes the checkpoint again without what is damaged; try it with --dry-run first"
             }
             FindingKind::Uncovered => {
-                "put the folder `checkpoint` back from a backup that is as old as the journal, or copy the shard from a replica"
+                "put the folder `checkpoint` back from a backup that is as old as the journal"
             }
             FindingKind::Tiered => "put the file back from a backup",
             FindingKind::Index | FindingKind::State => {
-                "`store repair`, or copy the shard from a replica or a backup"
+                "`store repair`, or copy the shard from a backup"
             }
             FindingKind::IndexBlock => {
                 "`store repair` writes it again where the journal tells all of it; else purge what was set aside, or copy the shard \
-                 from a replica or a backup"
+                 from a backup"
             }
-            FindingKind::Entry => {
-                "purge what was set aside, or copy the shard from a replica or a backup"
-            }
+            FindingKind::Entry => "purge what was set aside, or copy the shard from a backup",
         }
     }
 }

@@ -156,6 +156,42 @@ fn a_damaged_frame_below_the_checkpoint_does_not_keep_a_shard_from_starting() {
     });
 }
 
+/// One byte of a segment's header kept a shard from starting, and to mend it gave the whole segment up.
+#[test]
+fn a_damaged_header_of_a_segment_is_written_again() {
+    run(async {
+        let whole = SimDisk::new(7);
+        life(&whole, 1, true, |_| {}).await;
+        let all = opens(&whole.copy()).await;
+        let segments = files(&whole, "shard", ".seg");
+        assert!(segments.len() > 2);
+        for path in &segments {
+            let disk = whole.copy();
+            flip(&disk, path, 20);
+            let told = refused(&disk).await;
+            assert!(told.contains("header"), "{told}");
+            let plan = Consent {
+                dry_run: true,
+                ..Consent::default()
+            };
+            let planned = mended(&disk, plan).steps;
+            let steps = mended(&disk, Consent::default()).steps;
+            assert_eq!(steps, planned);
+            assert_eq!(steps.len(), 1, "{steps:#?}");
+            assert_eq!(steps[0].kind, StepKind::Copy);
+            assert_eq!(disk.contents(path), whole.contents(path));
+            let found = checked(&disk).findings;
+            assert!(found.list.is_empty(), "{found:#?}");
+            assert_eq!(opens(&disk).await, all);
+            // With the head of the first frame gone, too, the side files tell it. That frame is met by who reads it.
+            flip(&disk, path, 20);
+            flip(&disk, path, 512 + 20);
+            mended(&disk, Consent::default());
+            assert_eq!(opens(&disk).await, all, "its records are sound");
+        }
+    });
+}
+
 #[test]
 fn a_journal_that_has_all_needs_no_checkpoint() {
     run(async {

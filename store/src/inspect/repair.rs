@@ -12,7 +12,8 @@ use crate::finding::{FindingKind, Findings};
 use crate::group::take_lock;
 use crate::journal::OpenError;
 use crate::journal::mend::{
-    copy_aside, cut_tail, move_aside, renew_copies, renew_released, renew_table,
+    copy_aside, cut_tail, header_again, move_aside, renew_copies, renew_header, renew_released,
+    renew_table,
 };
 use crate::journal::survey::Survey;
 use std::io;
@@ -130,7 +131,7 @@ pub fn repair(
         covered: None,
         mended: Mended::default(),
     };
-    if work.checkpoints()? {
+    if work.checkpoints()? && work.headers()? {
         work.segments()?;
         work.journal()?;
         work.blocks()?;
@@ -179,6 +180,27 @@ impl Work<'_> {
         let mut findings = Findings::default();
         let survey = Survey::of(self.source, self.folder, covered, &mut findings)?;
         Ok((survey, findings, covered))
+    }
+
+    /// Headers of segments that frames and side files tell. `false` when they would be written again, and are not: what
+    /// else is to be done shows only then.
+    fn headers(&mut self) -> Result<bool, RepairError> {
+        let (survey, findings, _) = self.survey()?;
+        let mut unwritten = false;
+        let bad = findings.list.iter();
+        let bad = bad.filter(|finding| finding.kind == FindingKind::SegmentHeader);
+        for finding in bad.filter(|finding| !survey.has_file(&finding.path)) {
+            let disk = &*self.source.disk;
+            let header = header_again(disk, self.dir, &finding.path).map_err(self.io())?;
+            let Some(header) = header else { continue };
+            let what = "given its header again, which its frames and side files tell";
+            if self.step(StepKind::Copy, &finding.path, what) {
+                renew_header(disk, &finding.path, &header).map_err(self.io())?;
+            } else {
+                unwritten = true;
+            }
+        }
+        Ok(!unwritten)
     }
 
     /// Segments whose headers are not sound, and gaps.

@@ -411,6 +411,11 @@ impl Head {
         })
     }
 
+    /// Whether only a key opens what follows it.
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self.stored, Stored::Packed { form, .. } if form.is_sealed())
+    }
+
     /// Bytes of the logical frame, padding included.
     pub(crate) fn logical_len(&self) -> u64 {
         logical_len(self.payload_len) as u64

@@ -5,14 +5,16 @@
 //! [`super::survey`] (what is wrong), [`crate::inspect`] (who decides).
 
 use super::error::OpenError;
+use super::frame::{HEAD_BYTES, Head, decode_head};
 use super::meta::{META_NAME, MetaFile};
 use super::recovery::{Told, recover};
 use super::released::{RELEASED_NAME, Released};
-use super::table::{SideTable, look_at_table, table_paths};
+use super::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, parse_segment_name, salt_of};
+use super::table::{SideTable, look_at_table, read_table, table_paths};
 use super::tiered::Catalogue;
 use crate::disk::{Disk, DiskFile, write_all_at};
 use crate::seal::Sealing;
-use anabranch_core::id::Position;
+use anabranch_core::id::{Position, Term};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -92,6 +94,81 @@ fn last_byte(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<u64> {
     Ok(end)
 }
 
+/// The header of a segment whose own is not sound, from the heads of its frames and from side files; nothing where they do
+/// not tell it: no frame is found, or frames are sealed, and their key stood in the header.
+pub(crate) fn header_again(
+    disk: &dyn Disk,
+    dir: &Path,
+    path: &Path,
+) -> io::Result<Option<SegmentHeader>> {
+    let Some(base) = parse_segment_name(&name_of(path)) else {
+        return Ok(None);
+    };
+    let file = disk.open(path)?;
+    let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+    let is_sound = file.read_at(&mut header, 0).is_ok() && SegmentHeader::decode(&header).is_some();
+    let table = read_table(disk, dir, base, |table| table.base == base);
+    let table = table.map(|(table, _)| table);
+    let places = table.iter().flat_map(|table| table.frames.places.iter());
+    let offsets = places.map(|place| u64::from(place.offset));
+    let mut heads = std::iter::once(SEGMENT_HEADER_BYTES)
+        .chain(offsets)
+        .filter_map(|offset| Some((offset, head_at(&*file, offset)?)));
+    let Some((offset, head)) = heads.find(|(_, head)| !is_sound && !head.is_sealed()) else {
+        return Ok(None);
+    };
+    // A file that was used again may have frames of the life before.
+    let mut epochs = 0..=head.link.epoch;
+    let is_of_this_life = epochs.any(|epoch| salt_of(base, epoch) == head.link.salt);
+    let is_first = offset == SEGMENT_HEADER_BYTES;
+    let (prev_crc, prev_term) = match table_before(disk, dir, base)? {
+        Some(before) => (before.chain, before.last_term),
+        None if is_first => (head.link.prev_crc, head.term),
+        // Only who reads the first frame asks what it links to.
+        None => (0, Term(0)),
+    };
+    let first_index = match is_first {
+        true => Some(head.index),
+        false => table.map(|table| table.first_index),
+    };
+    let capacity_bytes = file.len()?;
+    let told = first_index.filter(|_| is_of_this_life);
+    Ok(told.map(|first_index| SegmentHeader {
+        salt: head.link.salt,
+        prev_crc,
+        base,
+        first_index,
+        prev_term,
+        capacity_bytes,
+        key: None,
+    }))
+}
+
+/// The head of a frame, if a sound one begins there.
+fn head_at(file: &dyn DiskFile, offset: u64) -> Option<Head> {
+    let mut bytes = [0; HEAD_BYTES];
+    file.read_at(&mut bytes, offset).ok()?;
+    decode_head(&bytes).ok()
+}
+
+/// The side file of the segment that ends where another one begins.
+fn table_before(disk: &dyn Disk, dir: &Path, base: Position) -> io::Result<Option<SideTable>> {
+    let names = disk.list(dir)?;
+    let bases = names.iter().filter_map(|name| parse_segment_name(name));
+    let Some(before) = bases.filter(|one| *one < base).max() else {
+        return Ok(None);
+    };
+    let table = read_table(disk, dir, before, |table| table.end() == base);
+    Ok(table.map(|(table, _)| table))
+}
+
+/// Writes a segment's header again.
+pub(crate) fn renew_header(disk: &dyn Disk, path: &Path, header: &SegmentHeader) -> io::Result<()> {
+    let file = disk.open(path)?;
+    write_all_at(&*file, &header.encode(), 0)?;
+    file.sync()
+}
+
 /// Writes a side file and its twin anew, as far as they do not say this; what is there instead is put aside.
 pub(crate) fn renew_table(disk: &dyn Disk, dir: &Path, table: &SideTable) -> io::Result<()> {
     for path in table_paths(dir, table.base) {
@@ -162,7 +239,7 @@ pub(crate) fn cut_tail(
     sealing: &Sealing,
 ) -> Result<(), OpenError> {
     let told = Told {
-        segment_bytes: super::segment::SEGMENT_HEADER_BYTES * 2,
+        segment_bytes: SEGMENT_HEADER_BYTES * 2,
         trusted_end: covered,
         must_reach: covered,
         lose_synced,
