@@ -6,7 +6,7 @@
 
 use super::Journal;
 use super::frame::{ENVELOPE_BYTES, HEAD_BYTES, decode_head, is_plain};
-use super::segment::{Segment, SegmentFile};
+use super::segment::{Segment, SegmentFile, is_stored_plain};
 use crate::tier::Object;
 use anabranch_core::id::{LogIndex, Position};
 use std::io;
@@ -158,9 +158,9 @@ pub(super) struct FrameAt {
 }
 
 impl FrameAt {
-    /// Whether it is stored as it is: see [`FrameSpan::is_plain`](super::segment::FrameSpan::is_plain).
+    /// Whether it is stored as it is.
     pub(super) fn is_plain(&self) -> bool {
-        self.end_offset - self.offset == self.to.0 - self.from.0 + ENVELOPE_BYTES as u64
+        is_stored_plain(self.end_offset - self.offset, self.to.0 - self.from.0)
     }
 }
 

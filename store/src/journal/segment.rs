@@ -473,11 +473,16 @@ pub(crate) struct FrameSpan {
 }
 
 impl FrameSpan {
-    /// Whether it is stored as it is. A packed frame never takes as many bytes: sealing adds more than nothing
-    /// and less than compression saves where it is kept.
+    /// Whether it is stored as it is.
     pub(crate) fn is_plain(&self) -> bool {
-        self.end_offset - self.offset == self.to.0 - self.from.0 + ENVELOPE_BYTES as u64
+        is_stored_plain(self.end_offset - self.offset, self.to.0 - self.from.0)
     }
+}
+
+/// Whether a frame that takes `stored` bytes in its file and means `logical` ones is stored as it is. A packed frame never
+/// takes as many bytes: sealing adds more than nothing and less than compression saves where it is kept.
+pub(super) fn is_stored_plain(stored: u64, logical: u64) -> bool {
+    stored == logical + ENVELOPE_BYTES as u64
 }
 
 /// Bytes that a frame of `logical` bytes takes in its file at most.
