@@ -23,7 +23,7 @@ fn the_document_has_every_row_of_every_format() {
     };
     for source in [
         "journal/meta.rs",
-        "journal/segment.rs",
+        "journal/segment/header.rs",
         "journal/frame.rs",
         "journal/table.rs",
         "journal/released.rs",
