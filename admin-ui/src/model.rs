@@ -124,8 +124,6 @@ numbers! {
         store_index_cached_bytes,
         /// Chunks of up to 255 entries that could not be read from the index files since the start
         store_index_damaged,
-        /// Bytes of journal segments that are mapped into memory
-        store_mapped_bytes,
         /// Segments of data shards on the disk
         store_local_segments,
         /// Bytes of their files
@@ -188,8 +186,8 @@ numbers! {
         store_index_evictions,
         /// Bytes of the journal read while they were still in memory
         store_read_memory_bytes,
-        /// Bytes of the journal read from mapped segments
-        store_read_mapped_bytes,
+        /// Bytes of the journal read from what was read ahead of those who walk through it
+        store_read_ahead_bytes,
         /// Bytes of the journal read from files
         store_read_file_bytes,
         /// Messages that could not be read from the journal, each time that it was tried

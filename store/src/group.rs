@@ -193,7 +193,6 @@ impl<S: StateMachine> Group<S> {
                     tier,
                     shard: options.name.clone(),
                 }),
-                ..JournalOptions::default()
             },
         )?;
         let clock_floor = standing.map_or(0, |standing| standing.clock.0);

@@ -1,10 +1,11 @@
-//! Reading a journal on a real disk: mapped segments, walks and jumps, and readers who are still there when what
+//! Reading a journal on a real disk: walks and jumps, and readers who are still there when what
 //! they read is given back.
 //!
 //! The folders lie beneath the build's own, since the system's temporary folder may be one in memory.
 
 use anabranch_core::id::{LogIndex, Position, Term, UnixMs};
 use anabranch_store::disk::Disk;
+use anabranch_store::disk::block_buf::BlockBufs;
 use anabranch_store::disk::real::RealDisk;
 use anabranch_store::journal::{
     Completion, Compression, Frame, FrameId, FrameKind, GivenBack, Journal, JournalOptions,
@@ -19,8 +20,10 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Two chunks of reading and a bit.
-const SEGMENT: u64 = 2 * 1024 * 1024 + 64 * 1024;
+/// What is read of a file in one go.
+const CHUNK: u64 = 2 * 1024 * 1024;
+/// A chunk of reading and a bit.
+const SEGMENT: u64 = CHUNK + 64 * 1024;
 /// Payload bytes of a frame: large enough to be a slice of the mapping, and a record of the small kind in it.
 const PAYLOAD: usize = 20_000;
 const SMALL: usize = 700;
@@ -31,7 +34,6 @@ fn options() -> JournalOptions {
     JournalOptions {
         segment_bytes: SEGMENT,
         tail_bytes: 0,
-        mapped_bytes: 3 * SEGMENT,
         ..JournalOptions::default()
     }
 }
@@ -151,10 +153,6 @@ fn walks_and_jumps_read_what_was_written() {
     for index in 0..999 {
         let frame = journal.frame(LogIndex(index)).unwrap();
         assert_eq!(frame.payload, payload(index));
-        // Unmapping is not waited for.
-        eventually("there is room for more", || {
-            journal.stats().mapped_bytes <= 3 * SEGMENT
-        });
     }
     walk(&journal, 0..999);
     for index in 0..900 {
@@ -169,7 +167,7 @@ fn walks_and_jumps_read_what_was_written() {
         }
     }
     let stats = journal.stats();
-    let walked = stats.read_mapped_bytes;
+    let walked = stats.read_ahead_bytes;
     assert!(walked > 45 * 1024 * 1024, "{stats:?}");
     assert!(
         stats.read_file_bytes - jumped.read_file_bytes < walked / 8,
@@ -207,11 +205,11 @@ fn packed_frames_are_walked_through_too() {
             payload[10_000..10_000 + SMALL]
         );
     }
-    assert!(journal.stats().read_mapped_bytes > stats.packed_to / 2);
+    assert!(journal.stats().read_ahead_bytes > stats.packed_to / 2);
 }
 
 #[test]
-fn what_may_still_be_cut_is_not_mapped() {
+fn what_may_still_be_cut_is_not_held() {
     let dir = folder();
     let journal = open(dir.path());
     append(&journal, 0..1000);
@@ -225,11 +223,10 @@ fn what_may_still_be_cut_is_not_mapped() {
     // Nothing is known to be applied after opening.
     let journal = open(dir.path());
     walk(&journal, 0..600);
-    assert_eq!(journal.stats().read_mapped_bytes, 0);
-    assert_eq!(journal.stats().mapped_bytes, 0);
+    assert_eq!(journal.stats().read_ahead_bytes, 0);
     journal.set_applied(LogIndex(999));
     walk(&journal, 0..600);
-    assert!(journal.stats().read_mapped_bytes > 0);
+    assert!(journal.stats().read_ahead_bytes > 0);
 }
 
 #[test]
@@ -238,12 +235,10 @@ fn bytes_that_are_held_stay_right_when_their_segments_are_used_again() {
     let journal = open(dir.path());
     append(&journal, 0..1000);
     walk(&journal, 0..300);
-    // Large ones are slices of the mapping, small ones are not.
     let held: Vec<Bytes> = (0..300)
         .map(|index| journal.read(place(index), PAYLOAD).unwrap())
         .collect();
     let small = journal.read(place(5), SMALL).unwrap();
-    assert!(journal.stats().mapped_bytes > 0);
     // All of it is dead, and other frames come.
     let given = give_back(&journal, &[(Position(0), Position(990 * LOGICAL))], 995);
     assert!(given.segments >= 8, "{given:?}");
@@ -254,15 +249,12 @@ fn bytes_that_are_held_stay_right_when_their_segments_are_used_again() {
     assert_eq!(small, payload(5)[..SMALL]);
     let gone = journal.read(place(5), SMALL);
     assert!(matches!(gone, Err(ReadError::GivenBack(_))), "{gone:?}");
-    assert!(journal.stats().mapped_bytes > 0);
     drop(held);
-    // What was to be done for the walk may still be on its way.
-    eventually("nothing is mapped", || journal.stats().mapped_bytes == 0);
     walk(&journal, 1000..2999);
 }
 
 #[test]
-fn a_hole_waits_until_nobody_holds_bytes_of_the_segment() {
+fn a_hole_takes_nothing_from_who_holds_bytes_of_the_segment() {
     let dir = folder();
     let journal = open(dir.path());
     append(&journal, 0..400);
@@ -279,11 +271,9 @@ fn a_hole_waits_until_nobody_holds_bytes_of_the_segment() {
     assert!(given.segments == 0 && given.bytes > 1_900_000, "{given:?}");
     let told = journal.read(place(60), PAYLOAD);
     assert!(matches!(told, Err(ReadError::GivenBack(_))), "{told:?}");
-    assert_eq!(held, payload(60));
-    assert!(used() + 1_000_000 > before, "punched while it was held");
     assert_eq!(journal.read(place(50), PAYLOAD).unwrap(), payload(50));
-    drop(held);
     eventually("the room comes back", || used() + 1_500_000 < before);
+    assert_eq!(held, payload(60));
     assert_eq!(journal.read(place(50), PAYLOAD).unwrap(), payload(50));
     assert_eq!(journal.frame(LogIndex(50)).unwrap().payload, payload(50));
     walk(&journal, 110..399);
@@ -292,22 +282,33 @@ fn a_hole_waits_until_nobody_holds_bytes_of_the_segment() {
 #[test]
 fn a_file_that_was_cut_short_is_an_error_and_no_signal() {
     let dir = folder();
-    let journal = open(dir.path());
-    append(&journal, 0..400);
+    let segment = 2 * CHUNK;
+    let options = JournalOptions {
+        segment_bytes: segment,
+        ..options()
+    };
+    let journal = Journal::open(Arc::new(RealDisk), dir.path(), options).unwrap();
+    append(&journal, 0..800);
     let cut = |nth: usize| {
         let path = &segments(dir.path())[nth];
         let file = std::fs::OpenOptions::new().write(true).open(path);
-        file.unwrap().set_len(SEGMENT / 4).unwrap();
+        file.unwrap().set_len(CHUNK).unwrap();
     };
-    // Mapped already, and walked into: what is not there was not loaded.
+    // Walked into: what is not there was not read ahead, or has come just in time.
     walk(&journal, 0..20);
-    assert!(journal.stats().read_mapped_bytes > 0);
+    assert!(journal.stats().read_ahead_bytes > 0);
     cut(0);
-    // Not mapped yet.
+    // Nobody was there yet.
     cut(1);
-    let first_of_second = SEGMENT / (LOGICAL + 32);
+    let first_of_second = segment / (LOGICAL + 32);
     let mut told = 0;
-    for index in (60..first_of_second).chain(first_of_second + 30..2 * first_of_second) {
+    for index in 20..first_of_second {
+        match journal.read(place(index), PAYLOAD) {
+            Err(ReadError::CutShort(_)) => {}
+            read => assert_eq!(read.unwrap(), payload(index), "frame {index}"),
+        }
+    }
+    for index in first_of_second + 110..2 * first_of_second {
         match journal.read(place(index), PAYLOAD) {
             Err(ReadError::CutShort(_)) => told += 1,
             other => panic!("frame {index}: {other:?}"),
@@ -317,22 +318,18 @@ fn a_file_that_was_cut_short_is_an_error_and_no_signal() {
     }
     assert!(told > 80);
     walk(&journal, first_of_second..first_of_second + 20);
-    walk(&journal, 2 * first_of_second + 2..399);
+    walk(&journal, 2 * first_of_second + 2..799);
 }
 
 #[test]
-fn a_walk_takes_back_what_it_brought_and_nothing_else() {
+fn a_walk_leaves_the_cache_as_it_found_it() {
     let dir = folder();
     let journal = open(dir.path());
     append(&journal, 0..1000);
     let is_cached = |nth: usize| {
         let path = &segments(dir.path())[nth];
         let file = RealDisk.open(path).unwrap();
-        let cached = file.is_cached(0, SEGMENT / 2) == Some(true);
-        if !cached {
-            file.uncache(0, SEGMENT).unwrap();
-        }
-        cached
+        file.is_cached(0, SEGMENT / 2) == Some(true)
     };
     // Read by others a moment ago: it stays.
     for path in segments(dir.path()) {
@@ -341,12 +338,42 @@ fn a_walk_takes_back_what_it_brought_and_nothing_else() {
     }
     walk(&journal, 0..900);
     assert!((0..4).all(is_cached));
-    // Nobody's: it goes, but for where the walk began and where it is.
+    let warm = journal.stats();
+    assert!(warm.read_ahead_bytes > 700 * PAYLOAD as u64, "{warm:?}");
+    // Nobody's: it does not come there, but for where the walk began and was none yet.
     drop(journal);
     let journal = open(dir.path());
     journal.set_applied(LogIndex(999));
-    uncache(dir.path());
+    // What was just read the system does not forget at once.
+    eventually("nothing is there", || {
+        uncache(dir.path());
+        !(0..4).any(is_cached)
+    });
     walk(&journal, 0..900);
-    eventually("it goes", || !(1..4).any(is_cached));
+    assert!(!(1..4).any(is_cached));
+    let cold = journal.stats();
+    assert!(cold.read_ahead_bytes > 700 * PAYLOAD as u64, "{cold:?}");
     walk(&journal, 0..900);
+}
+
+#[test]
+fn what_is_read_past_the_cache_does_not_stay_there() {
+    let dir = folder();
+    let path = dir.path().join("f");
+    let file = RealDisk.create_zeroed(&path, 1024 * 1024).unwrap();
+    let bytes: Vec<u8> = (0..1024 * 1024u32).map(|at| (at / 7) as u8).collect();
+    anabranch_store::disk::write_all_at(&*file, &bytes, 0).unwrap();
+    file.sync().unwrap();
+    file.uncache(0, 1024 * 1024).unwrap();
+    // Its name is another's by now.
+    RealDisk.rename(&path, &dir.path().join("g")).unwrap();
+    RealDisk.create_zeroed(&path, 8192).unwrap();
+    let mut buf = BlockBufs::new(1).get().unwrap();
+    let read = file.read_past_cache(&mut buf.blocks()[..303_104], 8192);
+    read.unwrap();
+    assert_eq!(buf.into_bytes(300_000), bytes[8192..308_192]);
+    assert_ne!(file.is_cached(0, 1024 * 1024), Some(true));
+    let mut buf = BlockBufs::new(1).get().unwrap();
+    let read = file.read_past_cache(&mut buf.blocks()[..8192], 1024 * 1024 - 4096);
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
 }

@@ -393,7 +393,6 @@ impl Fake {
                 store_index_blocks: 2048,
                 store_index_cached_bytes: 24 << 20,
                 store_index_damaged: 0,
-                store_mapped_bytes: 192 << 20,
                 store_checkpoint_ms: 85,
                 store_local_segments: 17,
                 store_local_bytes: 17 << 26,

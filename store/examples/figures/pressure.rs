@@ -155,12 +155,12 @@ pub fn run(dir: &Path, arguments: &Arguments) {
         let change = (with_99 as f64 / alone_99.max(1) as f64 - 1.0) * 100.0;
         changes.push(change);
         println!(
-            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   not counted {:.0} % and {:.0} %   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB mapped, {:.0} MB by file; {:.0} MiB of mapped files resident",
+            "  without: p50 {alone_50:>6} us  p99 {alone_99:>6} us   with: p50 {with_50:>6} us  p99 {with_99:>6} us  ({change:+.0} %)   not counted {:.0} % and {:.0} %   walked {:>6.0} MiB at {:>5.0} MB/s: {:.0} MB ahead, {:.0} MB by file; {:.0} MiB of mapped files resident",
             lost_alone * 100.0,
             lost * 100.0,
             walked as f64 / 1048576.0,
             walked as f64 / seconds / 1e6,
-            (after.read_mapped_bytes - before.read_mapped_bytes) as f64 / 1e6,
+            (after.read_ahead_bytes - before.read_ahead_bytes) as f64 / 1e6,
             (after.read_file_bytes - before.read_file_bytes) as f64 / 1e6,
             file_bytes() as f64 / 1048576.0,
         );

@@ -2,9 +2,9 @@
 //!
 //! Owns: the contract of durability ([`DiskFile::sync`], [`Disk::sync_dir`]) that every other
 //! module relies on. Never interprets a byte. Read next: [`real`] (the file system of the
-//! machine), [`map`] (files in memory), [`sim`] (a seeded disk in memory that crashes, tears and fails), [`crate::journal`].
+//! machine), [`block_buf`] (room for what is read around the cache), [`sim`] (a seeded disk in memory that crashes, tears and fails), [`crate::journal`].
 
-pub mod map;
+pub mod block_buf;
 pub mod real;
 pub mod sim;
 
@@ -74,13 +74,6 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         self.len()
     }
 
-    /// The first `len` bytes in memory, to be read without a copy; `None` where there is no such thing, and
-    /// reading goes on by [`DiskFile::read_at`]. `ErrorKind::UnexpectedEof` when the file is shorter. Who has
-    /// the map sees to it that nobody shortens the file, or writes what is read through it.
-    fn map(&self, _len: usize) -> io::Result<Option<Box<dyn DiskMap>>> {
-        Ok(None)
-    }
-
     /// Fills `buf` from `offset` bytes without waiting for the disk: says whether the bytes were in memory, as far as
     /// that can be told.
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
@@ -103,6 +96,12 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Fills `buf`, whole blocks of a [`block_buf::BlockBuf`], from `offset` bytes, a multiple of a block, so that nothing of it stays
+    /// in the system's cache, as far as the file system can do without.
+    fn read_past_cache(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buf, offset)
+    }
+
     /// Lets `len` bytes from `offset` leave the system's cache: they are not read again soon.
     fn uncache(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
@@ -112,20 +111,6 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-}
-
-/// A file's bytes in memory. A page that cannot be read is a fatal signal when it is touched, so nothing is touched
-/// that was not loaded.
-pub trait DiskMap: Send + Sync + fmt::Debug {
-    /// All of them.
-    fn bytes(&self) -> &[u8];
-
-    /// Reads `len` bytes from `offset` in and waits for them; what cannot be read is an error here.
-    fn load(&self, offset: usize, len: usize) -> io::Result<()>;
-
-    /// Lets go of `len` bytes from `offset`, so that [`DiskFile::uncache`] gets at them. Who touches them
-    /// nevertheless has them read from the file again.
-    fn unload(&self, offset: usize, len: usize);
 }
 
 /// Unit in which room is allocated and given back, in bytes.

@@ -1,16 +1,16 @@
 //! The file system of the machine.
 //!
 //! Owns: `pwritev`, `pread`, `fdatasync`, `fallocate`, `fadvise`, `flock`. Never buffers: what returned from
-//! `sync` is on stable storage as far as the kernel says. Read next: [`super::map`], `journal/writer.rs`.
+//! `sync` is on stable storage as far as the kernel says. Read next: [`super::block_buf`], `journal/writer.rs`.
 
-use super::map::RealMap;
-use super::{BLOCK_BYTES, Disk, DiskFile, DiskLock, DiskMap, zero_range};
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use super::{BLOCK_BYTES, Disk, DiskFile, DiskLock, zero_range};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::fs::{fadvise, fallocate, fdatasync, flock, statvfs};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +27,10 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// Bytes asked for in one call ahead of a reader: the kernel cuts a larger wish down to what it reads ahead by itself,
 /// or its queue takes.
 const AHEAD_PER_CALL_BYTES: u64 = 128 * 1024;
+
+/// Bytes asked for in one call past the system's cache. A sync waits behind what was asked before it: so little of it is,
+/// and a reader is hardly slower for it.
+const PAST_CACHE_PER_CALL_BYTES: usize = 256 * 1024;
 
 /// Payloads and password hashes are nobody else's to read.
 const PRIVATE_FILE: u32 = 0o600;
@@ -171,6 +175,14 @@ impl RealFile {
         let mut into = [IoSliceMut::new(buf)];
         rustix::io::preadv2(&self.0, &mut into, offset, ReadWriteFlags::NOWAIT)
     }
+
+    /// The same file for reads around the system's cache, where there is such a thing.
+    fn around_cache(&self) -> Result<File, Errno> {
+        // By its number: under its name may lie another one by now.
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+    }
 }
 
 impl DiskFile for RealFile {
@@ -218,13 +230,6 @@ impl DiskFile for RealFile {
         Ok(self.0.metadata()?.blocks() * STAT_BLOCK_BYTES)
     }
 
-    fn map(&self, len: usize) -> io::Result<Option<Box<dyn DiskMap>>> {
-        if self.len()? < len as u64 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(Some(Box::new(RealMap::of(&self.0, len)?)))
-    }
-
     fn read_now(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         match self.read_cached(buf, offset) {
             // The rest is not there, or the file is too short: who reads it from the disk is told.
@@ -263,6 +268,21 @@ impl DiskFile for RealFile {
 
     fn read_as_told(&self) -> io::Result<()> {
         Ok(fadvise(&self.0, 0, None, Advice::Random)?)
+    }
+
+    fn read_past_cache(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if let Ok(file) = self.around_cache() {
+            let pieces = buf.chunks_mut(PAST_CACHE_PER_CALL_BYTES);
+            let mut places = (offset..).step_by(PAST_CACHE_PER_CALL_BYTES);
+            let mut reads = pieces.zip(&mut places);
+            match reads.try_for_each(|(piece, at)| file.read_exact_at(piece, at)) {
+                // Not in blocks of this size, or not on this file system.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                done => return done,
+            }
+        }
+        self.read_at(buf, offset)?;
+        self.uncache(offset, buf.len() as u64)
     }
 
     fn uncache(&self, offset: u64, len: u64) -> io::Result<()> {

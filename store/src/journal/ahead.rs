@@ -1,27 +1,33 @@
 //! Reading for readers: a thread of the journal reads what they come to, so that whoever serves them need not wait.
 //!
-//! Owns: the thread, what was asked of it and what has come, how much of the disk it takes at a time. What it reads is in the
-//! system's cache then, and nothing is kept here. Never says what is to be read: see [`super::spot`]; never judges: what cannot
-//! be read has come, too, and its reader's own read says why. Without the thread (in a simulation) nothing is ever waited for
-//! here. Read next: [`super::walks`].
+//! Owns: the threads, what was asked of them and what has come, how much of the disk they take at a time. A chunk of history
+//! that nobody has in the system's cache is read around it and held ([`super::held`]); what a jump reads is in the cache then.
+//! Never says what is to be read: see [`super::spot`]; never judges: what cannot be read has come, too, and its reader's own
+//! read says why. Without the threads (in a simulation) nothing is ever waited for here. Read next: [`super::walks`].
 
-use super::mapped::Mapped;
 use super::placement::Shared;
 use super::segment::SegmentFile;
 use super::walks::Chunk;
 use crate::disk::BLOCK_BYTES;
+use crate::disk::block_buf::BlockBufs;
 use anabranch_core::id::Position;
+use bytes::Bytes;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// Bytes that are asked of the disk in one go. A sync of the writer waits behind what was asked before it: so little of
-/// it is, and a walk is hardly slower for it.
-const PIECE_BYTES: u64 = 128 * 1024;
-/// Pieces under way at a time: the disk has the next one while this one is waited for.
-const PIECES_UNDER_WAY: u64 = 2;
+/// Bytes that are read into the system's cache in one go.
+const PIECE_BYTES: usize = 128 * 1024;
+/// Threads: the disk has the next piece while the one before is taken up.
+const THREADS: usize = 2;
+/// Room for chunks that is kept when nobody reads from it: more than both threads fill while a walk goes on.
+const SPARE_CHUNKS: usize = 4;
+/// A walk that stands still for this long, twice at most, gives up what is held for it.
+const REST: Duration = Duration::from_secs(10);
 /// Jobs that may wait. What finds no room is asked for again by who needs it.
 const JOBS_MAX: usize = 256;
 /// Places remembered to have come: as many as may come before one of those who wait gets to look.
@@ -42,70 +48,62 @@ pub(super) struct Bring {
     pub(super) file: Arc<SegmentFile>,
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// The walk that comes to it, if it is known: it is told whether others had it read already.
-    pub(super) walk: Option<u64>,
+    /// Whether what is read may be held: nothing of it is cut any more.
+    pub(super) is_final: bool,
 }
 
 impl Bring {
-    /// Reads it; whether it is known that it was not there before.
-    fn work(&self, into: &mut [u8]) -> bool {
-        let is_chunk = matches!(self.place, Place::Chunk(_));
-        let cached = is_chunk.then(|| self.file.is_cached(self.offset, self.len));
-        if cached == Some(Some(true)) {
-            return false;
+    /// Reads it: into the system's cache, unless it gives what is to be held.
+    fn work(&self, bufs: &BlockBufs) -> Option<Bytes> {
+        if let (Place::Chunk(_), true) = (self.place, self.is_final)
+            && let Ok(bytes) = self.read_to_hold(bufs)
+        {
+            return Some(bytes);
         }
+        self.read_through_cache();
+        None
+    }
+
+    /// From the system's cache if all of it is there, else around it.
+    fn read_to_hold(&self, bufs: &BlockBufs) -> io::Result<Bytes> {
+        let len = usize::try_from(self.len).map_err(io::Error::other)?;
+        let mut buf = bufs.get()?;
+        // The whole is not tried for in vain.
+        if self.file.is_cached(self.offset, self.len) == Some(true)
+            && let Some(all) = buf.blocks().get_mut(..len)
+            && self.file.read_now(all, self.offset)?
+        {
+            return Ok(buf.into_bytes(len));
+        }
+        let whole = len.next_multiple_of(BLOCK_BYTES as usize);
+        let blocks = buf.blocks().get_mut(..whole);
+        let blocks = blocks.ok_or_else(|| io::Error::other("more than a chunk"))?;
+        self.file.read_past_cache(blocks, self.offset)?;
+        Ok(buf.into_bytes(len))
+    }
+
+    /// What is done of it where there is no thread: whoever reads it waits for it.
+    fn advise(&self) {
+        if self.file.is_cached(self.offset, self.len) != Some(true) {
+            let _ = self.file.read_ahead(self.offset, self.len);
+        }
+    }
+
+    /// Of a piece in which something cannot be read the rest is not waited for either.
+    fn read_through_cache(&self) {
+        let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(self.len).unwrap_or(PIECE_BYTES))];
         let end = self.offset + self.len;
-        let (mut asked, mut here) = (self.offset, self.offset);
-        while here < end {
-            while asked < end && asked < here + PIECES_UNDER_WAY * PIECE_BYTES {
-                let piece = PIECE_BYTES.min(end - asked);
-                // Advice that is not taken costs time, and nothing else.
-                let _ = self.file.read_ahead(asked, piece);
-                asked += piece;
+        for at in (self.offset..end).step_by(PIECE_BYTES) {
+            let len = (end - at).min(PIECE_BYTES as u64) as usize;
+            let piece = &mut piece[..len];
+            if self.file.read_at(piece, at).is_err() {
+                let blocks = piece.chunks_mut(BLOCK_BYTES as usize);
+                for (block, at) in blocks.zip((at..).step_by(BLOCK_BYTES as usize)) {
+                    let _ = self.file.read_at(block, at);
+                }
             }
-            let piece = PIECE_BYTES.min(end - here);
-            let into = &mut into[..piece as usize];
-            if self.file.read_at(into, here).is_err() {
-                self.salvage(into, here);
-            }
-            here += piece;
-        }
-        cached == Some(Some(false))
-    }
-
-    /// Reads a piece of which something cannot be read: the rest of it is not waited for either.
-    fn salvage(&self, piece: &mut [u8], offset: u64) {
-        let blocks = piece.chunks_mut(BLOCK_BYTES as usize);
-        for (block, at) in blocks.zip((offset..).step_by(BLOCK_BYTES as usize)) {
-            let _ = self.file.read_at(block, at);
         }
     }
-}
-
-/// A chunk that may leave the system's cache.
-pub(super) struct Behind {
-    pub(super) chunk: Chunk,
-    pub(super) file: Arc<SegmentFile>,
-    pub(super) mapped: Option<Arc<Mapped>>,
-    pub(super) len: u64,
-}
-
-impl Behind {
-    fn work(&self) {
-        if let Some(mapped) = &self.mapped {
-            mapped.unload(self.chunk.nth);
-        }
-        // What stays the system takes back by itself.
-        let _ = self.file.uncache(self.chunk.offset(), self.len);
-    }
-}
-
-/// What is done for readers.
-pub(super) enum Job {
-    Bring(Bring),
-    Behind(Behind),
-    /// Unmap what had to make room, which takes a while.
-    Unmap(Vec<Arc<Mapped>>),
 }
 
 /// What is called when something has come that was waited for.
@@ -113,35 +111,47 @@ type Wake = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Bring>,
     /// Waits as a job, or is being read.
     asked: FxHashSet<Place>,
     /// The one that came last at the end.
     come: VecDeque<Place>,
     /// Somebody goes on when something has come.
     awaited: bool,
+    /// Since when something is held, or when it was last looked who walks.
+    holds_since: Option<Instant>,
     ended: bool,
 }
 
 impl State {
     fn ask(&mut self, bring: Bring) {
         if self.jobs.len() < JOBS_MAX && self.asked.insert(bring.place) {
-            self.jobs.push_back(Job::Bring(bring));
+            self.jobs.push_back(bring);
         }
+    }
+
+    fn note_come(&mut self, place: Place) {
+        self.come.retain(|come| *come != place);
+        if self.come.len() >= COME_MAX {
+            self.come.pop_front();
+        }
+        self.come.push_back(place);
     }
 }
 
 struct Desk {
     state: Mutex<State>,
     given: Condvar,
+    came: Condvar,
     wake: OnceLock<Wake>,
+    bufs: BlockBufs,
     shared: Arc<Mutex<Shared>>,
 }
 
 /// See the module's text.
 pub(super) struct Ahead {
     desk: Arc<Desk>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Ahead {
@@ -151,25 +161,36 @@ impl fmt::Debug for Ahead {
 }
 
 impl Ahead {
-    /// `background`: on a thread of its own, when one can be had.
+    /// `background`: on threads of its own, when they can be had.
     pub(super) fn new(shared: Arc<Mutex<Shared>>, background: bool) -> Self {
         let desk = Arc::new(Desk {
             state: Mutex::default(),
             given: Condvar::new(),
+            came: Condvar::new(),
             wake: OnceLock::new(),
+            bufs: BlockBufs::new(SPARE_CHUNKS),
             shared,
         });
-        let serving = desk.clone();
-        let named = std::thread::Builder::new().name("journal-reader".to_owned());
-        let thread = background.then(|| named.spawn(move || serving.serve()));
-        let no_thread = |error: &std::io::Error| {
-            tracing::warn!(%error, "whoever reads history waits for the disk itself");
+        let start = |_| {
+            let serving = desk.clone();
+            let named = std::thread::Builder::new().name("journal-reader".to_owned());
+            named.spawn(move || serving.serve())
         };
-        let thread = thread.and_then(|started| started.inspect_err(no_thread).ok());
-        desk.lock().ended = thread.is_none();
+        let wanted = if background { THREADS } else { 0 };
+        let mut threads = Vec::new();
+        for started in (0..wanted).map(start) {
+            match started {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => {
+                    tracing::warn!(%error, "whoever reads history waits for the disk itself");
+                }
+                Err(error) => tracing::warn!(%error, "history is read with less haste"),
+            }
+        }
+        desk.lock().ended = threads.is_empty();
         Self {
             desk,
-            thread: Mutex::new(thread),
+            threads: Mutex::new(threads),
         }
     }
 
@@ -184,27 +205,29 @@ impl Ahead {
     }
 
     /// Takes jobs, as many as there is room for.
-    pub(super) fn give(&self, jobs: impl Iterator<Item = Job>) {
+    pub(super) fn give(&self, jobs: impl Iterator<Item = Bring>) {
         let mut state = self.desk.lock();
         if state.ended {
             drop(state);
-            jobs.for_each(|job| self.desk.advise(&job));
+            jobs.for_each(|job| job.advise());
             return;
         }
-        for job in jobs {
-            match job {
-                Job::Bring(bring) => state.ask(bring),
-                // Few, and each gives memory back.
-                Job::Behind(_) | Job::Unmap(_) => state.jobs.push_front(job),
-            }
-        }
+        jobs.for_each(|job| state.ask(job));
         drop(state);
-        self.desk.given.notify_one();
+        self.desk.given.notify_all();
     }
 
-    /// Whether a place was read a moment ago.
-    pub(super) fn has_come(&self, place: Place) -> bool {
-        self.desk.lock().come.contains(&place)
+    /// Waits for those of the chunks that are being read, or will be. Who could have waited looks again at what is held.
+    pub(super) fn wait_for(&self, chunks: &[Chunk]) {
+        let mut state = self.desk.lock();
+        let is_asked = |state: &State| {
+            let mut places = chunks.iter().map(|chunk| Place::Chunk(*chunk));
+            places.any(|place| state.asked.contains(&place))
+        };
+        while !state.ended && is_asked(&state) {
+            let came = self.desk.came.wait(state);
+            state = came.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Whether all of it was read a moment ago; what was not will be, and whoever asks is called.
@@ -219,7 +242,7 @@ impl Ahead {
         }
         state.awaited |= !here;
         drop(state);
-        self.desk.given.notify_one();
+        self.desk.given.notify_all();
         here
     }
 
@@ -232,16 +255,17 @@ impl Ahead {
         }
     }
 
-    /// Ends the thread, after what it is at.
+    /// Ends the threads, after what they are at.
     pub(super) fn end(&self) {
         let mut state = self.desk.lock();
         state.ended = true;
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
-        self.desk.given.notify_one();
+        self.desk.given.notify_all();
+        self.desk.came.notify_all();
         drop(jobs);
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
             // A panic was told of when it happened.
             let _ = thread.join();
         }
@@ -259,7 +283,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<Bring> {
         let mut state = self.lock();
         loop {
             if state.ended {
@@ -268,29 +292,34 @@ impl Desk {
             if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
             }
-            let given = self.given.wait(state);
-            state = given.unwrap_or_else(PoisonError::into_inner);
+            let Some(since) = state.holds_since else {
+                let given = self.given.wait(state);
+                state = given.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = REST.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                // Until it is known, so that one thread looks.
+                state.holds_since = None;
+                drop(state);
+                let holds = self.shared().reading.rest();
+                state = self.lock();
+                state.holds_since = holds.then(Instant::now).or(state.holds_since);
+            } else {
+                let given = self.given.wait_timeout(state, left);
+                state = given.unwrap_or_else(PoisonError::into_inner).0;
+            }
         }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
         let _leaving = Leaving(self);
-        let mut into = vec![0; PIECE_BYTES as usize];
         while let Some(job) = self.next() {
-            match job {
-                Job::Bring(bring) => {
-                    if bring.work(&mut into) {
-                        self.note_brought(&bring);
-                    }
-                    self.note_come(bring.place);
-                }
-                Job::Behind(behind) => {
-                    behind.work();
-                    let place = Place::Chunk(behind.chunk);
-                    self.lock().come.retain(|come| *come != place);
-                }
-                Job::Unmap(mapped) => drop(mapped),
-            }
+            self.bring(&job);
             // Whatever it was: who found no room for a wish makes it again.
             let awaited = std::mem::take(&mut self.lock().awaited);
             if let Some(wake) = self.wake.get().filter(|_| awaited) {
@@ -299,39 +328,32 @@ impl Desk {
         }
     }
 
-    /// Nobody had it read before.
-    fn note_brought(&self, bring: &Bring) {
-        if let (Place::Chunk(chunk), Some(walk)) = (bring.place, bring.walk) {
-            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            shared.reading.brought(walk, chunk);
+    fn bring(&self, bring: &Bring) {
+        let chunk = match bring.place {
+            Place::Chunk(chunk) => Some(chunk),
+            Place::Jump(..) => None,
+        };
+        // Another walk came to it first.
+        let is_held = chunk.is_some_and(|chunk| self.shared().reading.holds(chunk));
+        let bytes = if is_held {
+            None
+        } else {
+            bring.work(&self.bufs)
+        };
+        let is_held = is_held || bytes.is_some();
+        if let (Some(chunk), Some(bytes)) = (chunk, bytes) {
+            self.shared().reading.hold(chunk, bytes);
         }
-    }
-
-    fn note_come(&self, place: Place) {
         let mut state = self.lock();
-        state.asked.remove(&place);
-        state.come.retain(|come| *come != place);
-        if state.come.len() >= COME_MAX {
-            state.come.pop_front();
+        state.asked.remove(&bring.place);
+        // What is held its readers find without being told.
+        if is_held {
+            state.holds_since.get_or_insert_with(Instant::now);
+        } else {
+            state.note_come(bring.place);
         }
-        state.come.push_back(place);
-    }
-
-    /// What of a job is done where there is no thread: whoever reads it waits for it.
-    fn advise(&self, job: &Job) {
-        match job {
-            Job::Bring(bring) => {
-                let cached = bring.file.is_cached(bring.offset, bring.len);
-                if cached != Some(true) {
-                    let _ = bring.file.read_ahead(bring.offset, bring.len);
-                }
-                if cached == Some(false) {
-                    self.note_brought(bring);
-                }
-            }
-            Job::Behind(behind) => behind.work(),
-            Job::Unmap(_) => {}
-        }
+        drop(state);
+        self.came.notify_all();
     }
 }
 
@@ -348,6 +370,8 @@ impl Drop for Leaving<'_> {
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
         drop(jobs);
+        self.0.given.notify_all();
+        self.0.came.notify_all();
         tracing::error!(
             "the journal's reading thread panicked: whoever reads history waits for the disk itself"
         );

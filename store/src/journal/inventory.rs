@@ -32,7 +32,7 @@ pub(super) struct Inventory {
     leftover: Vec<Position>,
     /// What lies in the object store; `None` where there never was one.
     pub(super) tiered: Option<Catalogue>,
-    /// What was released; `None` in a folder in which nothing was, or by a server before this file.
+    /// What was released; `None` in a folder that a server made before this file, and released nothing from.
     pub(super) released: Option<Released>,
 }
 

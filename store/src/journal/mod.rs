@@ -3,7 +3,7 @@
 //! Owns: placement of frames, the tail in memory, reading by log index and by position, cutting and
 //! releasing. Never interprets a payload; never waits for the disk while appending. Read next:
 //! [`frame`] (the layout), [`writer`] (how bytes become durable), [`recovery`] (how they come back),
-//! [`reader`] and [`spot`] (where a read is served from), [`ahead`] (who reads for readers),
+//! [`reader`] and [`spot`] (where a read is served from), [`ahead`] (who reads for readers), [`held`] (what it read),
 //! [`crate::raft`] (who appends).
 //!
 //! A **position** counts logical bytes from the journal's beginning: the logical frames one after
@@ -15,11 +15,11 @@ mod evidence;
 mod files;
 pub mod frame;
 mod gather;
+mod held;
 mod holes;
 mod inventory;
 mod keeper;
 mod manifest;
-mod mapped;
 pub(crate) mod mend;
 pub mod meta;
 mod opened;
@@ -83,8 +83,6 @@ pub struct JournalOptions {
     pub segment_bytes: u64,
     /// Bytes of recent frames kept in memory beyond those that must be.
     pub tail_bytes: usize,
-    /// Bytes of full segments that may be mapped at a time, for readers that walk through them.
-    pub mapped_bytes: u64,
     /// Where the writer runs.
     pub writer: WriterMode,
     /// The log index of the checkpoint that the owner has: frames up to it must be there, and their
@@ -101,7 +99,6 @@ impl Default for JournalOptions {
         Self {
             segment_bytes: 64 * 1024 * 1024,
             tail_bytes: 16 * 1024 * 1024,
-            mapped_bytes: 1024 * 1024 * 1024,
             writer: WriterMode::Thread,
             checkpoint: None,
             packing: Packing::default(),
@@ -188,7 +185,7 @@ impl Journal {
             applied_end: checkpoint_end,
             committed: found.committed,
             seals: told.sealing.current().is_some(),
-            reading: Reading::new(health.clone(), &options),
+            reading: Reading::new(health.clone()),
         }));
         let writer = Writer::new(WriterStart {
             disk,

@@ -11,12 +11,16 @@ use super::pack::unpack;
 use super::placement::Shared;
 use super::segment::FrameSpan;
 use super::spot::{Cold, Spot};
+use super::walks::CHUNK_BYTES;
 use anabranch_core::id::{LogIndex, Position, Term};
 use bytes::Bytes;
 use std::io;
 
 /// Bytes read from disk before a record's length is known.
 pub(super) const GUESS_BYTES: usize = 4096;
+/// A record of so many bytes is a slice of the chunk that it lies in; a smaller one is copied, so that a consumer that does
+/// not read holds on to its messages and a few times as much, but not to a chunk for each. (Frames are given up soon.)
+const SLICE_FROM_BYTES: usize = CHUNK_BYTES as usize / 8;
 
 impl Journal {
     /// The position of the first payload byte of a frame.
@@ -50,7 +54,7 @@ impl Journal {
     fn stored_frame(&self, spot: &Spot, span: &FrameSpan) -> Result<Frame, ReadError> {
         let corrupt = ReadError::Corrupt(span.index);
         let len = usize::try_from(span.end_offset - span.offset).map_err(io::Error::other)?;
-        let stored = self.stored(spot, span.offset, len)?;
+        let stored = self.stored(spot, span.offset, len, 0)?;
         let Ok(head) = decode_head(&stored) else {
             return Err(corrupt);
         };
@@ -153,12 +157,12 @@ impl Journal {
         if available < prefix {
             return Err(ReadError::NoBytes(position, prefix));
         }
-        if let Some(head) = spot.peek(&self.inner.ahead, offset, prefix) {
+        if let Some(head) = spot.peek(offset, prefix) {
             let len = size(head).ok_or(ReadError::NoBytes(position, prefix))?;
             if len > available {
                 return Err(ReadError::NoBytes(position, len));
             }
-            return self.stored(&spot, offset, len);
+            return self.stored(&spot, offset, len, SLICE_FROM_BYTES);
         }
         // Most records are small: one read serves both their length and their bytes.
         let mut bytes = vec![0; available.min(GUESS_BYTES).max(prefix)];
@@ -176,10 +180,17 @@ impl Journal {
         Ok(bytes.into())
     }
 
-    /// `len` bytes at an offset of a file, from its mapping or from itself.
-    fn stored(&self, spot: &Spot, offset: u64, len: usize) -> Result<Bytes, ReadError> {
-        if let Some(bytes) = spot.take(&self.inner.ahead, offset, len) {
-            self.inner.health.read_mapped(len);
+    /// `len` bytes at an offset of a file, from what is held of it (a slice of that from `slice_from` bytes on), or from
+    /// itself.
+    fn stored(
+        &self,
+        spot: &Spot,
+        offset: u64,
+        len: usize,
+        slice_from: usize,
+    ) -> Result<Bytes, ReadError> {
+        if let Some(bytes) = spot.take(offset, len, slice_from) {
+            self.inner.health.read_ahead(len);
             return Ok(bytes);
         }
         let mut bytes = vec![0; len];

@@ -412,6 +412,10 @@ fn create_first(
     let sealing = &told.sealing;
     let key = header.take_key(sealing).map_err(OpenError::io(dir))?;
     let sealer = key.clone().map(|key| sealing.sealer(key));
+    // Where there is a list, what is missing and not in it was lost.
+    Released::default()
+        .write(disk, dir)
+        .map_err(OpenError::io(dir))?;
     let unfinished = dir.join("spare-0.tmp");
     let file = disk
         .create_zeroed(&unfinished, header.capacity_bytes)

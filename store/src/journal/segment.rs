@@ -11,7 +11,6 @@ pub use header::SEGMENT_HEADER_BYTES;
 pub(crate) use header::{SegmentHeader, salt_of};
 
 use super::frame::{ENVELOPE_BYTES, SEALED_MORE_BYTES};
-use super::mapped::Mapped;
 use crate::disk::DiskFile;
 use crate::seal::DataKey;
 use crate::tier::Object;
@@ -41,7 +40,7 @@ pub(super) fn parse_name(name: &str, suffix: &str) -> Option<Position> {
 
 /// The open file of a segment, as its readers hold it.
 ///
-/// The segment's own slot holds one reference. Whoever reads (or has mapped) the file takes another under the
+/// The segment's own slot holds one reference. Whoever reads the file takes another under the
 /// journal's lock and keeps it while it reads; so once a segment has left the journal's memory, or its slot was
 /// given a new handle, a count of one means that nobody reads bytes of it that may go: only then is the file used
 /// again or holes punched.
@@ -114,8 +113,6 @@ pub(crate) struct Segment {
     pub(crate) first_index: LogIndex,
     pub(crate) capacity_bytes: u64,
     pub(crate) file: FileSlot,
-    /// Its frames in memory, while readers walk through it. Goes with the segment, or with its handle.
-    pub(super) mapped: Option<Arc<Mapped>>,
     table: FrameTable,
     /// What of it was given back: logical bytes from the base, ascending, no two touch.
     given_back: Vec<(u32, u32)>,
@@ -145,7 +142,6 @@ impl Segment {
             first_index,
             capacity_bytes,
             file,
-            mapped: None,
             table,
             given_back: Vec::new(),
             sealed,
@@ -172,7 +168,6 @@ impl Segment {
     ) -> Option<Arc<SegmentFile>> {
         let before = self.file.get()?.clone();
         self.file = filled(file, before.key().cloned());
-        self.mapped = None;
         self.object = Some(object);
         Some(before)
     }
@@ -222,7 +217,6 @@ impl Segment {
         self.given_back = ranges;
         let before = self.file.get()?.clone();
         self.file = filled(before.disk_file().clone(), before.key().cloned());
-        self.mapped = None;
         Some(before)
     }
 

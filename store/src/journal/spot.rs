@@ -1,59 +1,54 @@
-//! Where a read is served from: a mapping where a reader walks, else the file.
+//! Where a read is served from: what is held where a reader walks, else the file.
 //!
-//! Owns: which segments are mapped (a bounded number of bytes, what was longest not walked through goes first), and
-//! what is asked of the system ahead of a walk and behind it. Never maps a segment of which a frame may still be cut.
-//! Read next: [`super::reader`], [`super::walks`], [`super::mapped`], [`super::ahead`].
+//! Owns: what is read ahead of a walk. Never holds what may still be cut. Read next: [`super::reader`], [`super::walks`],
+//! [`super::held`], [`super::ahead`].
 //!
-//! Jumps are read from the file: one call brings the record, while a page that is touched in a mapping brings a
-//! fault and an entry in the page table for each 4 KiB. A walk pays for a whole chunk at once.
-//!
-//! Who must not wait for the disk is served from a chunk that has come, else by a read of what is in the system's cache
-//! anyway; only what is in neither is asked for and comes later.
+//! Who must not wait for the disk is served from what is held, else by a read of what is in the system's cache anyway;
+//! only what is in neither is asked for and comes later.
 
-use super::ahead::{Ahead, Behind, Bring, Job, Place};
-use super::mapped::Mapped;
+use super::Journal;
+use super::ahead::{Ahead, Bring, Place};
+use super::held::{Held, Run};
 use super::placement::Shared;
 use super::segment::{FrameSpan, Segment, SegmentFile};
 use super::stats::Health;
 use super::walks::{AHEAD_CHUNKS, CHUNK_BYTES, Chunk, Here, Step, Walks};
-use super::{Journal, JournalOptions};
 use crate::seal::DataKey;
-use anabranch_core::id::Position;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
-
-/// How many times the tail in memory is left in the system's cache before the end, behind a reader that walks: for
-/// those that are a little behind.
-const FRESH_TAILS: u64 = 4;
 
 /// What a journal knows of its readers.
 #[derive(Debug)]
 pub(super) struct Reading {
     walks: Walks,
-    /// Bases of mapped segments, the one that was entered last at the end.
-    mapped: Vec<Position>,
-    /// Counts bytes that are mapped, those that only slices hold included; knows what is synced.
+    held: Held,
+    /// Knows what is synced.
     health: Arc<Health>,
-    mapped_bytes_max: u64,
-    /// Bytes before the end that are left in the system's cache.
-    fresh_bytes: u64,
 }
 
 impl Reading {
-    pub(super) fn new(health: Arc<Health>, options: &JournalOptions) -> Self {
+    pub(super) fn new(health: Arc<Health>) -> Self {
         Self {
             walks: Walks::default(),
-            mapped: Vec::new(),
+            held: Held::default(),
             health,
-            mapped_bytes_max: options.mapped_bytes,
-            fresh_bytes: (options.tail_bytes as u64).saturating_mul(FRESH_TAILS),
         }
     }
 
-    /// A chunk was in nobody's cache before a walk asked for it.
-    pub(super) fn brought(&mut self, walk: u64, chunk: Chunk) {
-        self.walks.brought(walk, vec![chunk]);
+    pub(super) fn holds(&self, chunk: Chunk) -> bool {
+        self.held.contains(chunk)
+    }
+
+    /// Holds a chunk that was read for walks.
+    pub(super) fn hold(&mut self, chunk: Chunk, bytes: Bytes) {
+        self.held.put(chunk, bytes, &self.walks);
+    }
+
+    /// Forgets who did not walk on since this was last called, and what is held for them; whether anything is held.
+    pub(super) fn rest(&mut self) -> bool {
+        self.walks.rest();
+        self.held.let_go(&self.walks)
     }
 }
 
@@ -68,88 +63,60 @@ pub(super) enum Cold {
 
 /// Where a read is served from. It counts as a reader of its file.
 pub(super) struct Spot {
-    from: Source,
-    base: Position,
+    file: Arc<SegmentFile>,
+    /// What is held from where the read begins, to the end of its frame at most.
+    held: Run,
+    first: Chunk,
+    frame_end: u64,
     /// Where frames end in the file.
     end: u64,
     cold: Cold,
     walks: bool,
-    /// The chunk that a walk enters by it.
-    entered: Option<Chunk>,
-    work: Vec<Job>,
-}
-
-enum Source {
-    Mapped(Arc<Mapped>),
-    File(Arc<SegmentFile>),
+    /// Nothing of the file is cut any more.
+    is_final: bool,
+    /// What a walk comes to by it.
+    ahead: Vec<Bring>,
 }
 
 impl Spot {
-    /// Bytes at an offset of the file, as far as they are in memory.
-    pub(super) fn peek(&self, ahead: &Ahead, offset: u64, len: usize) -> Option<&[u8]> {
-        match &self.from {
-            Source::Mapped(mapped) => mapped.peek(offset, len, |nth| self.loads(ahead, nth)),
-            Source::File(_) => None,
-        }
+    /// Bytes at an offset of the file, as far as they are held in one piece.
+    pub(super) fn peek(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        self.held.peek(offset, len)
     }
 
-    /// The same, to keep.
-    pub(super) fn take(&self, ahead: &Ahead, offset: u64, len: usize) -> Option<Bytes> {
-        match &self.from {
-            Source::Mapped(mapped) => mapped.take(offset, len, |nth| self.loads(ahead, nth)),
-            Source::File(_) => None,
-        }
+    /// The same in any pieces, to keep.
+    pub(super) fn take(&self, offset: u64, len: usize, slice_from: usize) -> Option<Bytes> {
+        self.held.take(offset, len, slice_from)
     }
 
-    /// Whether a chunk is loaded now: by a walk, and not before it has come, and is still there, when nobody is to wait
-    /// for it.
-    fn loads(&self, ahead: &Ahead, nth: u32) -> bool {
-        let chunk = Chunk {
-            base: self.base,
-            nth,
-        };
-        let is_here = || ahead.has_come(Place::Chunk(chunk)) && !self.is_gone(chunk);
-        self.walks && (self.waits(ahead) || is_here())
-    }
-
-    /// Whether a chunk is known not to be in the system's cache.
-    fn is_gone(&self, chunk: Chunk) -> bool {
-        let at = chunk.offset();
-        let len = CHUNK_BYTES.min(self.end.saturating_sub(at));
-        self.file().is_cached(at, len) == Some(false)
-    }
-
-    /// A walk enters a chunk, which may have been here before: what the system has taken back since is not touched
-    /// before it has come again.
-    fn enter(&self, ahead: &Ahead, chunk: Chunk) {
-        if !self.is_gone(chunk) {
-            return;
-        }
-        if let Source::Mapped(mapped) = &self.from {
-            mapped.forget(chunk.nth);
-        }
-        ahead.forget(std::iter::once(Place::Chunk(chunk)));
+    /// Chunks of the rest of the frame that are not held, as many as are read ahead at most.
+    fn missing(&self) -> Vec<Chunk> {
+        let chunks = (0..=AHEAD_CHUNKS).map(|more| Chunk {
+            nth: self.first.nth + more,
+            ..self.first
+        });
+        let is_part = |chunk: &Chunk| *chunk == self.first || chunk.offset() < self.frame_end;
+        let chunks = chunks.take_while(is_part);
+        chunks
+            .filter(|chunk| !self.held.has_chunk(chunk.offset()))
+            .collect()
     }
 
     fn waits(&self, ahead: &Ahead) -> bool {
         self.cold == Cold::Wait || !ahead.serves()
     }
 
-    fn file(&self) -> &Arc<SegmentFile> {
-        match &self.from {
-            Source::Mapped(mapped) => mapped.file(),
-            Source::File(file) => file,
-        }
-    }
-
     /// The key of the frames, if they are sealed.
     pub(super) fn key(&self) -> Option<&DataKey> {
-        self.file().key().map(Arc::as_ref)
+        self.file.key().map(Arc::as_ref)
     }
 
     /// Fills `buf` from an offset of the file; `WouldBlock` when it comes later.
     pub(super) fn read_at(&self, ahead: &Ahead, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let file = self.file();
+        if self.held.copy(buf, offset) {
+            return Ok(());
+        }
+        let file = &self.file;
         if self.waits(ahead) {
             return file.read_at(buf, offset);
         }
@@ -161,17 +128,19 @@ impl Spot {
             file: file.clone(),
             offset,
             len,
-            walk: None,
+            is_final: self.is_final,
         };
         let end = offset + buf.len() as u64;
-        let first = Chunk::at(self.base, offset);
-        let last = Chunk::at(self.base, end.saturating_sub(1));
+        let base = self.first.base;
+        let first = Chunk::at(base, offset);
+        let last = Chunk::at(base, end.saturating_sub(1));
         // More than is read ahead of a walk may not be remembered to have come, all at once.
         let by_chunk = self.walks && last.nth - first.nth <= AHEAD_CHUNKS;
         let chunks = || (first.nth..=last.nth).map(|nth| Chunk { nth, ..first });
-        let jump = Place::Jump(self.base, offset);
+        let jump = Place::Jump(base, offset);
         let come = if by_chunk {
-            ahead.await_all(chunks().map(|chunk| {
+            let missing = chunks().filter(|chunk| !self.held.has_chunk(chunk.offset()));
+            ahead.await_all(missing.map(|chunk| {
                 let at = chunk.offset();
                 let len = CHUNK_BYTES.min(self.end.max(end) - at);
                 bring(Place::Chunk(chunk), at, len)
@@ -195,13 +164,19 @@ impl Spot {
 }
 
 impl Journal {
-    /// Has done what a read has to do for later ones, and looks at where it has come to.
+    /// Has done what a read has to do for later ones, and looks at where it has come to. Who waits, waits for what is
+    /// being read already.
     pub(super) fn look_ahead(&self, spot: &mut Spot) {
-        if let Some(chunk) = spot.entered.take() {
-            spot.enter(&self.inner.ahead, chunk);
+        let ahead = &self.inner.ahead;
+        if !spot.ahead.is_empty() {
+            ahead.give(spot.ahead.drain(..));
         }
-        if !spot.work.is_empty() {
-            self.inner.ahead.give(spot.work.drain(..));
+        if spot.walks && spot.cold == Cold::Wait {
+            let missing = spot.missing();
+            if !missing.is_empty() {
+                ahead.wait_for(&missing);
+                spot.held = self.lock().reading.held.run(spot.first, spot.frame_end);
+            }
         }
     }
 }
@@ -223,7 +198,6 @@ impl Shared {
         cold: Cold,
     ) -> Option<Spot> {
         let segment = self.segments.get(nth)?;
-        let file = segment.file.get()?;
         let here = Here {
             chunk: Chunk::at(segment.base, offset),
             frame: Chunk::at(segment.base, frame.offset),
@@ -231,44 +205,38 @@ impl Shared {
             end: segment.end(),
         };
         let step = self.reading.walks.step(here);
-        let (base, end) = (segment.base, segment.end_offset());
-        let Step::Entered(walk) = step else {
-            let walks = step == Step::On;
-            // Where no walk has looked, the system may have taken back what was loaded: a jump touches none of it.
-            let mapped = segment.mapped.clone().filter(|_| walks);
-            return Some(Spot {
-                from: mapped.map_or_else(|| Source::File(file.clone()), Source::Mapped),
-                base,
-                end,
-                cold,
-                walks,
-                entered: None,
-                work: Vec::new(),
-            });
+        let ahead = match step {
+            Step::Entered(walk) => {
+                self.reading.held.let_go(&self.reading.walks);
+                self.ahead(walk, nth, here.chunk)
+            }
+            Step::On | Step::Jump => Vec::new(),
         };
-        let file = file.clone();
-        // First what gives memory back.
-        let mut work = self.behind(walk);
-        work.extend(self.ahead(walk, nth, here.chunk));
-        let mut unmapped = Vec::new();
-        let mapped = self.map(nth, &mut unmapped);
-        if !unmapped.is_empty() {
-            work.push(Job::Unmap(unmapped));
-        }
+        let segment = self.segments.get(nth)?;
         Some(Spot {
-            from: mapped.map_or(Source::File(file), Source::Mapped),
-            base,
-            end,
+            file: segment.file.get()?.clone(),
+            held: self.reading.held.run(here.chunk, frame.end_offset),
+            first: here.chunk,
+            frame_end: frame.end_offset,
+            end: segment.end_offset(),
             cold,
-            walks: true,
-            entered: Some(here.chunk),
-            work,
+            walks: step != Step::Jump,
+            is_final: self.is_final(nth),
+            ahead,
         })
+    }
+
+    /// Whether nothing of a segment is written or cut any more.
+    fn is_final(&self, nth: usize) -> bool {
+        let full = self.segments.len().saturating_sub(1);
+        let final_end = self.applied_end.min(self.reading.health.synced_end());
+        let segment = self.segments.get(nth);
+        nth < full && segment.is_some_and(|segment| segment.end_index().0 <= final_end)
     }
 
     /// The chunk that a walk is in and those that it comes to, as far as it did not ask for them. What is being
     /// written is in the system's cache anyway.
-    fn ahead(&mut self, walk: u64, nth: usize, chunk: Chunk) -> Vec<Job> {
+    fn ahead(&mut self, walk: u64, nth: usize, chunk: Chunk) -> Vec<Bring> {
         let full = self.segments.len().saturating_sub(1);
         let (mut nth, mut next) = (nth, chunk);
         let mut coming = Vec::new();
@@ -292,95 +260,14 @@ impl Shared {
             let segment = &self.segments[nth];
             // What lies in the object store is read ahead by who brings it from there.
             let file = segment.object().is_none().then(|| segment.file.get())??;
-            Some(Job::Bring(Bring {
+            Some(Bring {
                 place: Place::Chunk(chunk),
                 file: file.clone(),
                 offset: chunk.offset(),
                 len: chunk_len(segment, chunk),
-                walk: Some(walk),
-            }))
+                is_final: self.is_final(nth),
+            })
         });
         new.collect()
-    }
-
-    fn behind(&mut self, walk: u64) -> Vec<Job> {
-        let fresh = Position(self.end.0.saturating_sub(self.reading.fresh_bytes));
-        let passed = self.reading.walks.behind(walk, fresh);
-        let gone = passed.into_iter().filter_map(|chunk| {
-            let segment = self.segment_covering(chunk.base)?;
-            let is_it = segment.base == chunk.base;
-            is_it.then_some(Job::Behind(Behind {
-                chunk,
-                file: segment.file.get()?.clone(),
-                mapped: segment.mapped.clone(),
-                len: chunk_len(segment, chunk),
-            }))
-        });
-        gone.collect()
-    }
-
-    /// The mapping of a segment, made when there is none and there is room for it. Only of a segment in which
-    /// nothing is written or cut any more.
-    fn map(&mut self, nth: usize, unmapped: &mut Vec<Arc<Mapped>>) -> Option<Arc<Mapped>> {
-        let full = self.segments.len().saturating_sub(1);
-        let final_end = self.applied_end.min(self.reading.health.synced_end());
-        let segment = self.segments.get(nth)?;
-        if nth >= full || segment.end_index().0 > final_end {
-            return None;
-        }
-        let (base, len) = (segment.base, segment.end_offset());
-        let file = segment.file.get()?.clone();
-        // One that was cut and went on since is mapped again.
-        let there = segment.mapped.clone().filter(|one| one.len() == len);
-        if there.is_none() {
-            unmapped.extend(self.segments[nth].mapped.take());
-        }
-        self.reading.mapped.retain(|one| *one != base);
-        if there.is_none() && !self.make_room(len, unmapped) {
-            return None;
-        }
-        self.reading.mapped.push(base);
-        if there.is_some() {
-            return there;
-        }
-        match Mapped::of(file, len, self.reading.health.mapped()) {
-            Ok(mapped) => {
-                let mapped = mapped.map(Arc::new);
-                self.segments[nth].mapped.clone_from(&mapped);
-                mapped
-            }
-            Err(error) => {
-                tracing::warn!(base = base.0, %error, "a segment cannot be mapped; it is read from its file");
-                None
-            }
-        }
-    }
-
-    /// Unmaps until `len` more bytes may be mapped; `false` when slices hold too much. (Slices of what is unmapped
-    /// here count from the next time on.)
-    fn make_room(&mut self, len: u64, unmapped: &mut Vec<Arc<Mapped>>) -> bool {
-        // Unmapping takes a while: it is done without the lock, when `unmapped` goes.
-        let mut going = 0;
-        let segments = &mut self.segments;
-        self.reading.mapped.retain(|base| {
-            let found = segments.binary_search_by_key(base, |segment| segment.base);
-            found.is_ok_and(|nth| segments[nth].mapped.is_some())
-        });
-        loop {
-            let mapped = self.reading.health.mapped_bytes();
-            if mapped.saturating_sub(going) + len <= self.reading.mapped_bytes_max {
-                return true;
-            }
-            if self.reading.mapped.is_empty() {
-                return false;
-            }
-            let base = self.reading.mapped.remove(0);
-            let found = segments.binary_search_by_key(&base, |segment| segment.base);
-            let gone = found.ok().and_then(|nth| segments[nth].mapped.take());
-            if let Some(gone) = gone {
-                going += gone.len();
-                unmapped.push(gone);
-            }
-        }
     }
 }

@@ -31,10 +31,9 @@ pub(crate) struct Health {
     packed_from: AtomicU64,
     packed_to: AtomicU64,
     read_memory: AtomicU64,
-    read_mapped: AtomicU64,
+    read_ahead: AtomicU64,
     read_file: AtomicU64,
     unreadable: AtomicU64,
-    mapped: Arc<AtomicU64>,
 }
 
 /// Counters of one journal since it was opened.
@@ -54,14 +53,12 @@ pub struct JournalStats {
     pub packed_to: u64,
     /// Bytes of frames and records that were read and were still in memory.
     pub read_memory_bytes: u64,
-    /// Bytes of them read from mapped segments.
-    pub read_mapped_bytes: u64,
+    /// Bytes of them that were read ahead of those who walk through history, and held in memory.
+    pub read_ahead_bytes: u64,
     /// Bytes of them read from files.
     pub read_file_bytes: u64,
     /// Messages that could not be read, each time that it was tried.
     pub unreadable: u64,
-    /// Bytes of segments that are mapped now.
-    pub mapped_bytes: u64,
 }
 
 impl Health {
@@ -134,8 +131,8 @@ impl Health {
         self.read_memory.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn read_mapped(&self, bytes: usize) {
-        self.read_mapped.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn read_ahead(&self, bytes: usize) {
+        self.read_ahead.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn read_file(&self, bytes: usize) {
@@ -144,16 +141,6 @@ impl Health {
 
     pub(crate) fn is_unreadable(&self) {
         self.unreadable.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Bytes of segments that are mapped.
-    pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.mapped.load(Ordering::Relaxed)
-    }
-
-    /// Their count, kept by those who hold them.
-    pub(crate) fn mapped(&self) -> Arc<AtomicU64> {
-        self.mapped.clone()
     }
 
     pub(crate) fn stats(&self) -> JournalStats {
@@ -165,10 +152,9 @@ impl Health {
             packed_from: self.packed_from.load(Ordering::Relaxed),
             packed_to: self.packed_to.load(Ordering::Relaxed),
             read_memory_bytes: self.read_memory.load(Ordering::Relaxed),
-            read_mapped_bytes: self.read_mapped.load(Ordering::Relaxed),
+            read_ahead_bytes: self.read_ahead.load(Ordering::Relaxed),
             read_file_bytes: self.read_file.load(Ordering::Relaxed),
             unreadable: self.unreadable.load(Ordering::Relaxed),
-            mapped_bytes: self.mapped_bytes(),
         }
     }
 }

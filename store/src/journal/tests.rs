@@ -256,7 +256,7 @@ fn votes_and_the_purge_pointer_survive_and_released_segments_are_used_again() {
         let names = disk.list(Path::new(DIR)).unwrap();
         let spares = |names: &[String]| names.iter().filter(|name| name.ends_with(".tmp")).count();
         assert!(
-            spares(&names) >= 3 && names.len() == before - 5,
+            spares(&names) >= 3 && names.len() == before - 6,
             "{names:?}"
         );
         assert_eq!(table_files(&disk).len(), 2, "their side files are gone");

@@ -1,25 +1,24 @@
-//! Who reads the files front to back, and where: what is read ahead of such a reader, and what behind it can go.
+//! Who reads the files front to back, and where: what is read ahead of such a reader, and who comes to what is held.
 //!
 //! Owns: telling a walk from a jump, by a few places that were read last. Never touches a file. Read next:
 //! [`super::spot`], which acts on it.
 //!
-//! Files are looked at in chunks of 1 MiB. A read goes on with a walk when it lies in the walk's chunk, the one
+//! Files are looked at in chunks of 2 MiB. A read goes on with a walk when it lies in the walk's chunk, the one
 //! before, or the next one (where the frame that it lies in may begin earlier). Several readers in one chunk are
 //! one walk.
 
+use crate::disk::block_buf::BLOCK_BUF_BYTES;
 use anabranch_core::id::Position;
 
 /// Unit in which is loaded, read ahead and let go, in bytes of a segment's file.
-pub(super) const CHUNK_BYTES: u64 = 1024 * 1024;
+pub(super) const CHUNK_BYTES: u64 = BLOCK_BUF_BYTES as u64;
 /// Chunks read ahead of a walk.
-pub(super) const AHEAD_CHUNKS: u32 = 4;
+pub(super) const AHEAD_CHUNKS: u32 = 2;
 /// Reads after which it is a walk.
 const WALK_AFTER_READS: u32 = 8;
 /// Places remembered.
 const WALKS_MAX: usize = 8;
-/// Chunks that a walk remembers to have had read: more are left to the system.
-const BROUGHT_MAX: usize = 256;
-/// A walk that is followed by another within this many bytes leaves what it has read to that one.
+/// A walk that is followed by another within this many bytes leaves what was read for it to that one.
 const FOLLOW_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A chunk of a segment's file.
@@ -80,8 +79,6 @@ struct Walk {
     used: u64,
     /// The last chunk that was read ahead.
     ahead: Option<Chunk>,
-    /// Chunks that were in nobody's cache before.
-    brought: Vec<Chunk>,
 }
 
 impl Walk {
@@ -108,6 +105,8 @@ impl Walk {
 pub(super) struct Walks {
     walks: Vec<Walk>,
     reads: u64,
+    /// The last read when it was last looked who walks.
+    rested: u64,
 }
 
 impl Walks {
@@ -130,24 +129,13 @@ impl Walks {
             Step::Jump
         } else if entered || walk.reads == WALK_AFTER_READS {
             let id = walk.id;
-            self.join(id, read.chunk);
+            // One that comes to where another one is takes it over.
+            self.walks
+                .retain(|walk| walk.id == id || walk.here.chunk != read.chunk);
             Step::Entered(id)
         } else {
             Step::On
         }
-    }
-
-    /// A walk that comes to where another one is takes it over.
-    fn join(&mut self, id: u64, at: Chunk) {
-        let mut brought = Vec::new();
-        self.walks.retain_mut(|walk| {
-            let is_other = walk.id != id && walk.here.chunk == at;
-            if is_other {
-                brought.append(&mut walk.brought);
-            }
-            !is_other
-        });
-        self.brought(id, brought);
     }
 
     /// Remembers a place, in the room of one that is no walk, else of the one longest not used.
@@ -166,17 +154,12 @@ impl Walks {
             reads: 1,
             used: self.reads,
             ahead: None,
-            brought: Vec::new(),
         });
-    }
-
-    fn walk(&mut self, id: u64) -> Option<&mut Walk> {
-        self.walks.iter_mut().find(|walk| walk.id == id)
     }
 
     /// Of the chunks that a walk comes to, in their order, those that it did not ask for yet.
     pub(super) fn ahead(&mut self, id: u64, coming: &[Chunk]) -> Vec<Chunk> {
-        let Some(walk) = self.walk(id) else {
+        let Some(walk) = self.walks.iter_mut().find(|walk| walk.id == id) else {
             return Vec::new();
         };
         let new = coming.iter().copied();
@@ -185,39 +168,22 @@ impl Walks {
         new
     }
 
-    /// Notes chunks that were not in the system's cache before the walk asked for them.
-    pub(super) fn brought(&mut self, id: u64, chunks: Vec<Chunk>) {
-        if let Some(walk) = self.walk(id) {
-            let room = BROUGHT_MAX.saturating_sub(walk.brought.len());
-            walk.brought.extend(chunks.into_iter().take(room));
-        }
+    /// Forgets who did not walk on since this was last called.
+    pub(super) fn rest(&mut self) {
+        self.walks.retain(|walk| walk.used > self.rested);
+        self.rested = self.reads;
     }
 
-    /// Chunks behind a walk that nobody else is about to read, as far as the walk had them read. Those after
-    /// the position `fresh` stay: readers at the end want them.
-    pub(super) fn behind(&mut self, id: u64, fresh: Position) -> Vec<Chunk> {
-        let Some(walk) = self.walk(id) else {
-            return Vec::new();
-        };
-        let kept_from = walk.before;
-        let (passed, kept) = walk.brought.drain(..).partition(|one| *one < kept_from);
-        walk.brought = kept;
-        let mut passed: Vec<Chunk> = passed;
-        passed.retain(|chunk| {
-            let at = chunk.position();
-            let follows = |walk: &&mut Walk| {
-                let distance = at.checked_sub(walk.here.chunk.position());
-                walk.id != id && walk.is_one() && distance.is_some_and(|far| far < FOLLOW_BYTES)
-            };
-            if let Some(follower) = self.walks.iter_mut().find(follows) {
-                if follower.brought.len() < BROUGHT_MAX {
-                    follower.brought.push(*chunk);
-                }
-                return false;
-            }
-            at + CHUNK_BYTES <= fresh.0
-        });
-        passed
+    /// How many bytes the walk that comes to a chunk first has before it; `None` when none comes to it soon. A walk goes
+    /// on reading the chunk that it was in before.
+    pub(super) fn distance_to(&self, chunk: Chunk) -> Option<u64> {
+        let comes = self
+            .walks
+            .iter()
+            .filter(|walk| walk.is_one() && walk.before <= chunk);
+        let distances =
+            comes.map(|walk| chunk.position().saturating_sub(walk.here.chunk.position()));
+        distances.min().filter(|bytes| *bytes < FOLLOW_BYTES)
     }
 }
 
@@ -267,7 +233,8 @@ mod tests {
                 Step::Entered(_) => entered.push(nth),
             }
         }
-        assert_eq!(entered, [7, 1024, 2048, 3072, 4096, 5120, 6144, 7168]);
+        let chunks = (1..8).map(|nth| nth * CHUNK_BYTES / 1024);
+        assert!(entered.into_iter().eq([7].into_iter().chain(chunks)));
     }
 
     #[test]
@@ -318,24 +285,20 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_walk_brought_and_nobody_follows_goes_behind_it() {
+    fn a_chunk_is_wanted_by_who_is_there_and_who_follows() {
         let mut walks = Walks::default();
-        let end = Position(u64::MAX);
         let id = walk(&mut walks, 200, 205);
-        walks.brought(id, vec![chunk(200), chunk(202), chunk(203), chunk(204)]);
-        // The chunk before the one that is read stays.
-        assert_eq!(walks.behind(id, end), [chunk(200), chunk(202)]);
-        assert_eq!(walks.behind(id, end), []);
-        // What is near the end stays for good.
-        assert_eq!(walk(&mut walks, 205, 206), id);
-        assert_eq!(walks.behind(id, Position(200 * CHUNK_BYTES)), []);
-        // A follower gets what the one in front brought.
-        assert_eq!(walk(&mut walks, 206, 208), id);
+        let wanted = |walks: &Walks, nth| walks.distance_to(chunk(nth));
+        // The chunk before the one that is read is still read.
+        assert_eq!(wanted(&walks, 202), None);
+        assert_eq!(wanted(&walks, 203), Some(0));
+        assert_eq!(wanted(&walks, 208), Some(4 * CHUNK_BYTES));
+        assert_eq!(wanted(&walks, 204 + 64), None);
+        // What the one in front has left behind is another's soon.
         let follower = walk(&mut walks, 180, 182);
-        walks.brought(id, vec![chunk(205)]);
-        assert_eq!(walks.behind(id, end), []);
+        assert_eq!(wanted(&walks, 202), Some(21 * CHUNK_BYTES));
+        assert_eq!(wanted(&walks, 208), Some(4 * CHUNK_BYTES));
         assert_eq!(walk(&mut walks, 182, 204), follower);
-        assert_eq!(walks.behind(follower, end), []);
         // They meet, and are one from then on.
         let mut entered = Vec::new();
         for nth in 204..212 {
@@ -343,11 +306,8 @@ mod tests {
                 entered.push(id);
             }
         }
-        assert!(!entered.is_empty());
-        let gone: Vec<Chunk> = [id, follower]
-            .into_iter()
-            .flat_map(|id| walks.behind(id, end))
-            .collect();
-        assert_eq!(gone, [chunk(204), chunk(205)]);
+        assert!(entered.contains(&id) || entered.contains(&follower));
+        assert_eq!(walks.walks.len(), 1);
+        assert_eq!(wanted(&walks, 209), None);
     }
 }

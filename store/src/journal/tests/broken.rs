@@ -187,3 +187,23 @@ fn a_missing_segment_or_vote_is_told() {
         }
     });
 }
+
+/// With frames that were purged it was taken for one that was released: the node started, and said of its messages that they
+/// were given back.
+#[test]
+fn a_first_segment_that_is_missing_is_told_before_anything_was_released() {
+    run(async {
+        let disk = SimDisk::new(11);
+        let all = sample(&disk).await;
+        let journal = open(&disk).unwrap();
+        let id = FrameId {
+            term: all[8].term,
+            index: all[8].index,
+        };
+        wait(|done| journal.purge(id, done)).await.unwrap();
+        close(&journal).await;
+        disk.remove(&segment_files(&disk)[0]).unwrap();
+        let refused = open(&disk).unwrap_err();
+        assert!(matches!(refused, OpenError::Corrupt { .. }), "{refused}");
+    });
+}
