@@ -30,7 +30,7 @@ const AHEAD_PER_CALL_BYTES: u64 = 128 * 1024;
 
 /// Bytes asked for in one call past the system's cache. A sync waits behind what was asked before it: so little of it is,
 /// and a reader is hardly slower for it.
-const PAST_CACHE_PER_CALL_BYTES: usize = 256 * 1024;
+const PAST_CACHE_PER_CALL_BYTES: usize = 512 * 1024;
 
 /// Payloads and password hashes are nobody else's to read.
 const PRIVATE_FILE: u32 = 0o600;

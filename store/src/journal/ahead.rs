@@ -1,9 +1,9 @@
 //! Reading for readers: a thread of the journal reads what they come to, so that whoever serves them need not wait.
 //!
-//! Owns: the threads, what was asked of them and what has come, how much of the disk they take at a time. A chunk of history
+//! Owns: the thread, what was asked of it and what has come. A chunk of history
 //! that nobody has in the system's cache is read around it and held ([`super::held`]); what a jump reads is in the cache then.
 //! Never says what is to be read: see [`super::spot`]; never judges: what cannot be read has come, too, and its reader's own
-//! read says why. Without the threads (in a simulation) nothing is ever waited for here. Read next: [`super::walks`].
+//! read says why. Without the thread (in a simulation) nothing is ever waited for here. Read next: [`super::walks`].
 
 use super::placement::Shared;
 use super::segment::SegmentFile;
@@ -22,9 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are read into the system's cache in one go.
 const PIECE_BYTES: usize = 128 * 1024;
-/// Threads: the disk has the next piece while the one before is taken up.
-const THREADS: usize = 2;
-/// Room for chunks that is kept when nobody reads from it: more than both threads fill while a walk goes on.
+/// Room for chunks that is kept when nobody reads from it: more than is filled while a walk goes on.
 const SPARE_CHUNKS: usize = 4;
 /// A walk that stands still for this long, twice at most, gives up what is held for it.
 const REST: Duration = Duration::from_secs(10);
@@ -151,7 +149,7 @@ struct Desk {
 /// See the module's text.
 pub(super) struct Ahead {
     desk: Arc<Desk>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Ahead {
@@ -161,7 +159,7 @@ impl fmt::Debug for Ahead {
 }
 
 impl Ahead {
-    /// `background`: on threads of its own, when they can be had.
+    /// `background`: on a thread of its own, when one can be had.
     pub(super) fn new(shared: Arc<Mutex<Shared>>, background: bool) -> Self {
         let desk = Arc::new(Desk {
             state: Mutex::default(),
@@ -171,26 +169,17 @@ impl Ahead {
             bufs: BlockBufs::new(SPARE_CHUNKS),
             shared,
         });
-        let start = |_| {
-            let serving = desk.clone();
-            let named = std::thread::Builder::new().name("journal-reader".to_owned());
-            named.spawn(move || serving.serve())
+        let serving = desk.clone();
+        let named = std::thread::Builder::new().name("journal-reader".to_owned());
+        let thread = background.then(|| named.spawn(move || serving.serve()));
+        let no_thread = |error: &io::Error| {
+            tracing::warn!(%error, "whoever reads history waits for the disk itself");
         };
-        let wanted = if background { THREADS } else { 0 };
-        let mut threads = Vec::new();
-        for started in (0..wanted).map(start) {
-            match started {
-                Ok(thread) => threads.push(thread),
-                Err(error) if threads.is_empty() => {
-                    tracing::warn!(%error, "whoever reads history waits for the disk itself");
-                }
-                Err(error) => tracing::warn!(%error, "history is read with less haste"),
-            }
-        }
-        desk.lock().ended = threads.is_empty();
+        let thread = thread.and_then(|started| started.inspect_err(no_thread).ok());
+        desk.lock().ended = thread.is_none();
         Self {
             desk,
-            threads: Mutex::new(threads),
+            thread: Mutex::new(thread),
         }
     }
 
@@ -214,7 +203,7 @@ impl Ahead {
         }
         jobs.for_each(|job| state.ask(job));
         drop(state);
-        self.desk.given.notify_all();
+        self.desk.given.notify_one();
     }
 
     /// Waits for those of the chunks that are being read, or will be. Who could have waited looks again at what is held.
@@ -242,7 +231,7 @@ impl Ahead {
         }
         state.awaited |= !here;
         drop(state);
-        self.desk.given.notify_all();
+        self.desk.given.notify_one();
         here
     }
 
@@ -255,17 +244,17 @@ impl Ahead {
         }
     }
 
-    /// Ends the threads, after what they are at.
+    /// Ends the thread, after what it is at.
     pub(super) fn end(&self) {
         let mut state = self.desk.lock();
         state.ended = true;
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
-        self.desk.given.notify_all();
+        self.desk.given.notify_one();
         self.desk.came.notify_all();
         drop(jobs);
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
             // A panic was told of when it happened.
             let _ = thread.join();
         }
@@ -299,12 +288,10 @@ impl Desk {
             };
             let left = REST.saturating_sub(since.elapsed());
             if left.is_zero() {
-                // Until it is known, so that one thread looks.
-                state.holds_since = None;
                 drop(state);
                 let holds = self.shared().reading.rest();
                 state = self.lock();
-                state.holds_since = holds.then(Instant::now).or(state.holds_since);
+                state.holds_since = holds.then(Instant::now);
             } else {
                 let given = self.given.wait_timeout(state, left);
                 state = given.unwrap_or_else(PoisonError::into_inner).0;
@@ -370,7 +357,6 @@ impl Drop for Leaving<'_> {
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
         drop(jobs);
-        self.0.given.notify_all();
         self.0.came.notify_all();
         tracing::error!(
             "the journal's reading thread panicked: whoever reads history waits for the disk itself"

@@ -205,7 +205,7 @@ mod tests {
         walk(&mut walks, 7);
         assert!(held.let_go(&walks));
         assert!(!held.contains(chunk(5)) && held.contains(chunk(6)));
-        // Who walks on keeps what is held for him.
+        // Who walks on keeps what is held.
         walks.rest();
         walk(&mut walks, 7);
         walks.rest();
