@@ -282,7 +282,9 @@ impl DiskFile for RealFile {
             }
         }
         self.read_at(buf, offset)?;
-        self.uncache(offset, buf.len() as u64)
+        // What stays there the system takes back by itself.
+        let _ = self.uncache(offset, buf.len() as u64);
+        Ok(())
     }
 
     fn uncache(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -1,9 +1,9 @@
 //! Reading for readers: a thread of the journal reads what they come to, so that whoever serves them need not wait.
 //!
-//! Owns: the thread, what was asked of it and what has come. A chunk of history
-//! that nobody has in the system's cache is read around it and held ([`super::held`]); what a jump reads is in the cache then.
-//! Never says what is to be read: see [`super::spot`]; never judges: what cannot be read has come, too, and its reader's own
-//! read says why. Without the thread (in a simulation) nothing is ever waited for here. Read next: [`super::walks`].
+//! Owns: the thread, what was asked of it and what has come. A chunk of history that may be held is read around the system's
+//! cache, unless it is there, and held ([`super::held`]); what a jump reads is in the cache then. Never says what is to be
+//! read: see [`super::spot`]; never judges: what cannot be read has come, too, and its reader's own read says why. Without the
+//! thread (in a simulation) nothing is ever waited for here. Read next: [`super::walks`].
 
 use super::placement::Shared;
 use super::segment::SegmentFile;
@@ -51,7 +51,7 @@ pub(super) struct Bring {
 }
 
 impl Bring {
-    /// Reads it: into the system's cache, unless it gives what is to be held.
+    /// Reads it; what it does not give, to be held, is in the system's cache then.
     fn work(&self, bufs: &BlockBufs) -> Option<Bytes> {
         if let (Place::Chunk(_), true) = (self.place, self.is_final)
             && let Ok(bytes) = self.read_to_hold(bufs)
@@ -66,7 +66,7 @@ impl Bring {
     fn read_to_hold(&self, bufs: &BlockBufs) -> io::Result<Bytes> {
         let len = usize::try_from(self.len).map_err(io::Error::other)?;
         let mut buf = bufs.get()?;
-        // The whole is not tried for in vain.
+        // A sample first: the whole is not to be copied in vain.
         if self.file.is_cached(self.offset, self.len) == Some(true)
             && let Some(all) = buf.blocks().get_mut(..len)
             && self.file.read_now(all, self.offset)?
@@ -116,7 +116,7 @@ struct State {
     come: VecDeque<Place>,
     /// Somebody goes on when something has come.
     awaited: bool,
-    /// Since when something is held, or when it was last looked who walks.
+    /// Since when something is held, or when it was last looked who walks; nothing when nothing is held.
     holds_since: Option<Instant>,
     ended: bool,
 }
