@@ -41,7 +41,6 @@ async fn confirmed_messages_are_delivered_after_a_power_loss_and_settled_ones_ar
     worker.accept(consumer, got[0].offset.0, got[99].offset.0);
     worker.accept(consumer, got[199].offset.0, got[199].offset.0);
     // The power goes when the settlements are on the disk: the next confirm says so.
-    tokio::time::sleep(Duration::from_millis(50)).await;
     let last = worker.publish(b"one more".to_vec());
     assert_eq!(worker.published(last).await, PublishOutcome::Routed);
     disk.crash();

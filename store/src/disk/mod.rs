@@ -2,7 +2,8 @@
 //!
 //! Owns: the contract of durability ([`DiskFile::sync`], [`Disk::sync_dir`]) that every other
 //! module relies on. Never interprets a byte. Read next: [`real`] (the file system of the
-//! machine), [`block_buf`] (room for what is read around the cache), [`sim`] (a seeded disk in memory that crashes, tears and fails), [`crate::journal`].
+//! machine), [`block_buf`] (room for what is read around the cache), [`sim`] (a seeded disk in memory that crashes, tears
+//! and fails), [`crate::journal`].
 
 pub mod block_buf;
 pub mod real;
@@ -96,8 +97,9 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Fills `buf`, whole blocks of a [`block_buf::BlockBuf`], from `offset` bytes, a multiple of a block, so that nothing of it stays
-    /// in the system's cache, as far as the file system can do without.
+    /// Fills `buf`, whole blocks of a [`block_buf::BlockBuf`], from `offset` bytes, a multiple of a block, so that
+    /// nothing of it stays in the system's cache, as far as the file system can do without. `ErrorKind::UnexpectedEof`
+    /// when the file is shorter.
     fn read_past_cache(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_at(buf, offset)
     }

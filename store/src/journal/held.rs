@@ -8,7 +8,8 @@ use super::walks::{CHUNK_BYTES, Chunk, Walks};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
-/// Chunks that are held at most: what all walks have read ahead of them, and as much again for those that follow.
+/// Chunks that are held at most: for each walk the one that it is in, the one before, and those read ahead of it. What is
+/// left of that when fewer walk is for those that follow.
 const HELD_MAX: usize = 32;
 
 /// What is held.
@@ -43,7 +44,7 @@ impl Held {
         self.chunks.contains_key(&chunk)
     }
 
-    /// What is held of the bytes from `offset` to `end` of a segment's file, without a gap from `offset` on.
+    /// What is held of a segment's file from a chunk on, without a gap, up to that with the byte before `end`.
     pub(super) fn run(&self, first: Chunk, end: u64) -> Run {
         let mut run = Run::default();
         if self.chunks.is_empty() {
@@ -166,7 +167,7 @@ mod tests {
         for (from, len) in [
             (0, 10),
             (CHUNK_BYTES - 5, 10),
-            (CHUNK_BYTES - 5, 2 * CHUNK_BYTES / 2 + 10),
+            (CHUNK_BYTES - 5, CHUNK_BYTES + 10),
             (7, 2 * CHUNK_BYTES + 4000),
             (2 * CHUNK_BYTES - 1, 2),
         ] {

@@ -9,7 +9,7 @@ use crate::journal::meta::{META_NAME, Meta, Slots};
 use crate::journal::released::{RELEASED_NAME, Released};
 use crate::journal::tiered::{Catalogue, TIERED_NAME};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(super) fn look_at_meta(
     disk: &dyn Disk,
@@ -39,29 +39,37 @@ pub(super) fn look_at_meta(
     Ok(meta)
 }
 
+/// What the list at `path` says, if a copy of it is sound; notes what is not, as one of `both` or `one`.
+fn look_at<T>(
+    path: PathBuf,
+    read: io::Result<Option<T>>,
+    differs_at: io::Result<Option<u64>>,
+    [both, one]: [FindingKind; 2],
+    findings: &mut Findings,
+) -> Result<Option<T>, OpenError> {
+    let list = match read {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            findings.add(both, path, Some(0), "neither copy is sound");
+            return Ok(None);
+        }
+        read => read.map_err(OpenError::io(&path))?,
+    };
+    if let Some(at) = differs_at.map_err(OpenError::io(&path))? {
+        let what = "one of the two copies is not sound";
+        findings.add(one, path, Some(at), what);
+    }
+    Ok(list)
+}
+
 pub(super) fn look_at_released(
     disk: &dyn Disk,
     dir: &Path,
     findings: &mut Findings,
 ) -> Result<Option<Released>, OpenError> {
     let path = dir.join(RELEASED_NAME);
-    let released = match Released::read(disk, dir) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            findings.add(
-                FindingKind::Released,
-                path,
-                Some(0),
-                "neither copy is sound",
-            );
-            return Ok(None);
-        }
-        read => read.map_err(OpenError::io(&path))?,
-    };
-    if let Some(at) = Released::differs_at(disk, dir).map_err(OpenError::io(&path))? {
-        let what = "one of the two copies is not sound";
-        findings.add(FindingKind::ReleasedCopy, path, Some(at), what);
-    }
-    Ok(released)
+    let kinds = [FindingKind::Released, FindingKind::ReleasedCopy];
+    let (read, differs_at) = (Released::read(disk, dir), Released::differs_at(disk, dir));
+    look_at(path, read, differs_at, kinds, findings)
 }
 
 pub(super) fn look_at_tiered(
@@ -70,16 +78,7 @@ pub(super) fn look_at_tiered(
     findings: &mut Findings,
 ) -> Result<Option<Catalogue>, OpenError> {
     let path = dir.join(TIERED_NAME);
-    let catalogue = match Catalogue::read(disk, dir) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            findings.add(FindingKind::Tiered, path, Some(0), "neither copy is sound");
-            return Ok(None);
-        }
-        read => read.map_err(OpenError::io(&path))?,
-    };
-    if let Some(at) = Catalogue::differs_at(disk, dir).map_err(OpenError::io(&path))? {
-        let what = "one of the two copies is not sound";
-        findings.add(FindingKind::TieredCopy, path, Some(at), what);
-    }
-    Ok(catalogue)
+    let kinds = [FindingKind::Tiered, FindingKind::TieredCopy];
+    let (read, differs_at) = (Catalogue::read(disk, dir), Catalogue::differs_at(disk, dir));
+    look_at(path, read, differs_at, kinds, findings)
 }
